@@ -40,7 +40,7 @@ STORIES := GOGC=400 $(GO_TEST) -count=1 -shuffle=on $(STORIES_RACE) -p 3 -parall
 BELOW_TEST := ^kusionstack.io/kuperator/test/
 # Of these, packages that are long and guard what rarely changes. make test leaves them out unless PKG names them;
 # .ci/run runs each for a change to what it guards, and make test-nightly runs all.
-GUARDED := ^kusionstack.io/kuperator/test/(install|neighbours|fault/(controlplane|leadership|schema|shards)|integration/(configuration|operationjob|podtransitionrule|resourceconsist|rules|security|shard|takeover|webhook))$$
+GUARDED := ^kusionstack.io/kuperator/test/(install|neighbours|fault/(controlplane|leadership|schema|shards)|integration/(configuration|operationjob|poddecoration|podtransitionrule|resourceconsist|rules|security|shard|takeover|webhook))$$
 LEFT_OUT := $(if $(KUPERATOR_NIGHTLY),,$(if $(filter ./...,$(PKG)),$(GUARDED)))
 # Those that take longest begin first, so that no core waits for the last.
 LONGEST := /test/(e2e|integration/collaset|fault)$$

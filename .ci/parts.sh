@@ -129,6 +129,8 @@ rule_stories() { part "Rules" make test PKG="./test/integration/podtransitionrul
 
 configuration_stories() { part "Followed configuration" make test PKG=./test/integration/configuration; }
 
+decoration_stories() { part "PodDecorations" make test PKG=./test/integration/poddecoration; }
+
 job_stories() { part "OperationJobs" make test PKG=./test/integration/operationjob; }
 
 neighbour_stories() { part "Neighbours" make test PKG=./test/neighbours; }

@@ -11,6 +11,7 @@ package_of() {
     lifecycle-controller) echo ./internal/lifecycle/... ;;
     resourceconsist-controller) echo ./internal/resourceconsist/... ;;
     operationjob-controller) echo ./internal/operationjob/... ;;
+    poddecoration-controller) echo ./internal/poddecoration/... ;;
     webhook-server) echo ./internal/webhook/... ;;
     *) echo "no component is called $1" >&2; return 1 ;;
   esac
@@ -19,7 +20,7 @@ package_of() {
 components=("$@")
 if [ ${#components[@]} -eq 0 ]; then
   components=(collaset-controller podtransitionrule-controller lifecycle-controller resourceconsist-controller
-    operationjob-controller webhook-server)
+    operationjob-controller poddecoration-controller webhook-server)
 fi
 
 for component in "${components[@]}"; do

@@ -383,7 +383,7 @@ func TestImagesAreThoseThatDeployInstalls(t *testing.T) {
 	j, err := parse([]string{"-root", projectRoot}, "")
 	require.NoError(t, err)
 	assert.Equal(t, []string{"collaset-controller", "lifecycle-controller", "operationjob-controller",
-		"podtransitionrule-controller", "resourceconsist-controller", "webhook-server"},
+		"poddecoration-controller", "podtransitionrule-controller", "resourceconsist-controller", "webhook-server"},
 		j.components)
 	assert.Regexp(t, `^v\d+\.\d+\.\d+`, j.version)
 	for _, component := range j.components {

@@ -81,6 +81,7 @@ func TestOurCRDsHaveAllFieldsOfOurTypes(t *testing.T) {
 	for file, kind := range map[string]reflect.Type{
 		"collasets":          reflect.TypeFor[appsv1alpha1.CollaSet](),
 		"operationjobs":      reflect.TypeFor[appsv1alpha1.OperationJob](),
+		"poddecorations":     reflect.TypeFor[appsv1alpha1.PodDecoration](),
 		"podtransitionrules": reflect.TypeFor[appsv1alpha1.PodTransitionRule](),
 		"resourcecontexts":   reflect.TypeFor[appsv1alpha1.ResourceContext](),
 	} {

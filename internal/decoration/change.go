@@ -6,7 +6,9 @@ import (
 	"maps"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
 // RenderBoth renders two lists of decorations into a Pod that was rendered with the first: before is the Pod as it is,
@@ -26,9 +28,15 @@ func RenderBoth(
 //
 // A container that both bring stays in its place, and is none of the workload's. An init container is removed if it has
 // the image of a decoration's: else it is one of the workload, and the decoration brought none. A label or annotation
-// of policy Retain is removed if it has the decoration's value: the decoration set it, or the same is set again.
+// of policy Retain is removed if it has the decoration's value: the decoration set it, or the same is set again. Labels
+// are what they were, where the Pod says so.
 func base(pod map[string]any, from, to []Decoration) *canvas {
-	c := &canvas{pod: runtime.DeepCopyJSON(pod), added: map[string]string{}}
+	c := newCanvas(pod)
+	object := &unstructured.Unstructured{Object: c.pod}
+	isKnown := labelsBefore(object.GetAnnotations()) != nil
+	if isKnown {
+		object.SetLabels(OwnLabels(object.GetLabels(), object.GetAnnotations()))
+	}
 	Unmark(c.pod)
 	brings := map[string]bool{}
 	for _, d := range to {
@@ -49,8 +57,10 @@ func base(pod map[string]any, from, to []Decoration) *canvas {
 			})
 		}
 		for _, m := range d.Template.Metadata {
-			if m.PatchPolicy == "" || m.PatchPolicy == Retain {
-				c.forget("labels", m.Labels)
+			if m.PatchPolicy == "" || m.PatchPolicy == appsv1alpha1.RetainMetadata {
+				if !isKnown {
+					c.forget("labels", m.Labels)
+				}
 				c.forget("annotations", m.Annotations)
 			}
 		}
@@ -99,14 +109,15 @@ func settings(decorations []Decoration) map[string]string {
 		name := func(format string, arguments ...any) { set[fmt.Sprintf(format, arguments...)] = d.Name }
 		for _, m := range t.Metadata {
 			switch m.PatchPolicy {
-			case Overwrite:
+			case "", appsv1alpha1.RetainMetadata: // base takes it away
+			case appsv1alpha1.OverwriteMetadata:
 				for key := range m.Labels {
 					name("labels[%s]", key)
 				}
 				for key := range m.Annotations {
 					name("annotations[%s]", key)
 				}
-			case MergePatchJSON: // what another patch leaves of it is not known
+			case appsv1alpha1.MergePatchJsonMetadata: // what another patch leaves of it is not known
 				for key, patch := range m.Annotations {
 					name("annotations[%s] with %s", key, patch)
 				}
@@ -126,7 +137,7 @@ func settings(decorations []Decoration) map[string]string {
 		each("volumes", t.Volumes, "name")
 		each("tolerations", t.Tolerations, tolerationKeys...)
 		for _, p := range t.PrimaryContainers {
-			path := fmt.Sprintf("primaryContainers[%s %s]", cmp.Or(p.TargetPolicy, TargetAll), p.Name)
+			path := fmt.Sprintf("primaryContainers[%s %s]", cmp.Or(p.TargetPolicy, appsv1alpha1.InjectAllContainers), p.Name)
 			if p.Image != "" {
 				name("%s.image", path)
 			}
@@ -144,4 +155,17 @@ func settings(decorations []Decoration) map[string]string {
 		}
 	}
 	return set
+}
+
+// Named are the names of containers of workloads that decorations change, sorted.
+func Named(lists ...[]Decoration) []string {
+	names := map[string]bool{}
+	for _, d := range slices.Concat(lists...) {
+		for _, p := range d.Template.PrimaryContainers {
+			if p.TargetPolicy == appsv1alpha1.InjectByName {
+				names[p.Name] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
 }

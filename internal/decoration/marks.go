@@ -65,7 +65,8 @@ func Unmark(pod map[string]any) {
 	}
 	if annotations, is := metadata["annotations"].(map[string]any); is {
 		for _, key := range []string{appsv1alpha1.PodDecorationRevisionsAnnotation,
-			appsv1alpha1.PodDecorationRefusedAnnotation, appsv1alpha1.PodDecorationDesiredAnnotation} {
+			appsv1alpha1.PodDecorationRefusedAnnotation, appsv1alpha1.PodDecorationDesiredAnnotation,
+			appsv1alpha1.PodDecorationLabelsAnnotation} {
 			delete(annotations, key)
 		}
 	}
@@ -125,8 +126,36 @@ func Text(marks []Mark) (string, error) {
 	return string(text), nil
 }
 
-// mark writes on a Pod which decorations it has, and which it cannot have.
-func mark(pod map[string]any, marks []Mark, refused []Refusal) error {
+// OwnLabels are a Pod's labels without those that decorations set: by them it is selected, before it is decorated and
+// after that. Of a Pod that Kuperator v0.7 decorated it is not known what it had, so they are all but the marks.
+func OwnLabels(labels, annotations map[string]string) map[string]string {
+	before := labelsBefore(annotations)
+	own := make(map[string]string, len(labels))
+	for key, value := range labels {
+		if _, is := before[key]; !is && !strings.HasPrefix(key, appsv1alpha1.PodDecorationLabelPrefix) {
+			own[key] = value
+		}
+	}
+	for key, value := range before {
+		if value != nil {
+			own[key] = *value
+		}
+	}
+	return own
+}
+
+// labelsBefore are labels as they were before decorations set them, nil for one that was not there.
+func labelsBefore(annotations map[string]string) map[string]*string {
+	var before map[string]*string
+	text, is := annotations[appsv1alpha1.PodDecorationLabelsAnnotation]
+	if !is || json.Unmarshal([]byte(text), &before) != nil {
+		return nil
+	}
+	return before
+}
+
+// mark writes on a Pod which decorations it has, which it cannot have, and what labels it had before.
+func mark(pod map[string]any, marks []Mark, refused []Refusal, before map[string]*string) error {
 	text, err := Text(marks)
 	if err != nil {
 		return err
@@ -140,6 +169,13 @@ func mark(pod map[string]any, marks []Mark, refused []Refusal) error {
 			return fmt.Errorf("encoding the refused decorations: %w", err)
 		}
 		annotations[appsv1alpha1.PodDecorationRefusedAnnotation] = string(why)
+	}
+	if len(before) > 0 {
+		text, err := json.Marshal(before)
+		if err != nil {
+			return fmt.Errorf("encoding the labels: %w", err)
+		}
+		annotations[appsv1alpha1.PodDecorationLabelsAnnotation] = string(text)
 	}
 	for _, m := range marks {
 		child(metadata, "labels")[appsv1alpha1.PodDecorationLabelPrefix+m.Name] = m.Revision

@@ -12,6 +12,8 @@ import (
 	"gomodules.xyz/jsonpatch/v2"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
 // Decoration is a revision of a PodDecoration that a Pod is to have.
@@ -42,7 +44,7 @@ func Render(pod map[string]any, decorations []Decoration) (decorated map[string]
 		}
 		return runtime.DeepCopyJSON(pod), nil, nil
 	}
-	return renderInto(&canvas{pod: runtime.DeepCopyJSON(pod), added: map[string]string{}}, decorations)
+	return renderInto(newCanvas(pod), decorations)
 }
 
 // renderInto renders decorations into a Pod without marks.
@@ -52,7 +54,7 @@ func renderInto(c *canvas, decorations []Decoration) (decorated map[string]any, 
 	})
 	var marks []Mark
 	for _, d := range decorations {
-		next := &canvas{pod: runtime.DeepCopyJSON(c.pod), added: maps.Clone(c.added)}
+		next := &canvas{runtime.DeepCopyJSON(c.pod), maps.Clone(c.added), maps.Clone(c.before)}
 		if err := next.render(d); err != nil {
 			refused = append(refused, Refusal{Mark{d.Name, d.Revision}, err.Error()})
 			continue
@@ -60,7 +62,7 @@ func renderInto(c *canvas, decorations []Decoration) (decorated map[string]any, 
 		c = next
 		marks = append(marks, Mark{d.Name, d.Revision})
 	}
-	if err := mark(c.pod, marks, refused); err != nil {
+	if err := mark(c.pod, marks, refused, c.before); err != nil {
 		return nil, nil, err
 	}
 	return c.pod, refused, nil
@@ -76,6 +78,13 @@ type canvas struct {
 	pod map[string]any
 	// added are the decorations that brought containers, by the containers' names. The others are primary.
 	added map[string]string
+	// before is what labels were that decorations set, nil for one that was not there.
+	before map[string]*string
+}
+
+// newCanvas is a canvas with a copy of a Pod.
+func newCanvas(pod map[string]any) *canvas {
+	return &canvas{runtime.DeepCopyJSON(pod), map[string]string{}, map[string]*string{}}
 }
 
 func (c *canvas) render(d Decoration) error {
@@ -97,9 +106,9 @@ func (c *canvas) render(d Decoration) error {
 
 func (c *canvas) metadata(t *Template) error {
 	for _, m := range t.Metadata {
-		c.setMetadata("labels", m.PatchPolicy == Overwrite, m.Labels)
-		if m.PatchPolicy != MergePatchJSON {
-			c.setMetadata("annotations", m.PatchPolicy == Overwrite, m.Annotations)
+		c.setMetadata("labels", m.PatchPolicy == appsv1alpha1.OverwriteMetadata, m.Labels)
+		if m.PatchPolicy != appsv1alpha1.MergePatchJsonMetadata {
+			c.setMetadata("annotations", m.PatchPolicy == appsv1alpha1.OverwriteMetadata, m.Annotations)
 			continue
 		}
 		for _, key := range slices.Sorted(maps.Keys(m.Annotations)) {
@@ -125,8 +134,16 @@ func (c *canvas) setMetadata(field string, overwrite bool, values map[string]str
 	}
 	present := child(child(c.pod, "metadata"), field)
 	for key, value := range values {
-		if _, is := present[key]; !is || overwrite {
-			present[key] = value
+		old, is := present[key].(string)
+		if is && !overwrite {
+			continue
+		}
+		present[key] = value
+		if _, known := c.before[key]; field == "labels" && !known {
+			c.before[key] = nil
+			if is {
+				c.before[key] = &old
+			}
 		}
 	}
 }
@@ -166,11 +183,12 @@ func (c *canvas) primaryContainers(t *Template) {
 			continue
 		}
 		switch change.TargetPolicy {
-		case TargetFirst:
+		case "", appsv1alpha1.InjectAllContainers:
+		case appsv1alpha1.InjectFirstContainer:
 			primary = primary[:1]
-		case TargetLast:
+		case appsv1alpha1.InjectLastContainer:
 			primary = primary[len(primary)-1:]
-		case TargetByName:
+		case appsv1alpha1.InjectByName:
 			isOther := func(o map[string]any) bool { return text(o, "name") != change.Name }
 			primary = slices.DeleteFunc(primary, isOther)
 		}
@@ -189,7 +207,7 @@ func (c *canvas) containers(t *Template, decoration string) error {
 	list := c.list("containers")
 	for _, container := range t.Containers {
 		added := runtime.DeepCopyJSON(container)
-		name, policy := text(added, "name"), text(added, "injectPolicy")
+		name, policy := text(added, "name"), appsv1alpha1.ContainerInjectPolicy(text(added, "injectPolicy"))
 		delete(added, "injectPolicy")
 		if indexOf(c.list("initContainers"), name) >= 0 {
 			return fmt.Errorf("container %q has the name of an init container, %s", name, c.owner(name))
@@ -197,7 +215,7 @@ func (c *canvas) containers(t *Template, decoration string) error {
 		switch i := indexOf(list, name); {
 		case i >= 0:
 			list[i] = added
-		case policy == AfterPrimary:
+		case policy == appsv1alpha1.AfterPrimaryContainer:
 			after = append(after, added)
 		default:
 			before = append(before, added)

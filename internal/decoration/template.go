@@ -7,35 +7,8 @@ import (
 	"fmt"
 
 	kjson "sigs.k8s.io/json"
-)
 
-// Policies of metadata: what becomes of a label or annotation that the Pod has.
-const (
-	// Retain keeps what is there. It is the default.
-	Retain = "Retain"
-	// Overwrite sets it.
-	Overwrite = "Overwrite"
-	// MergePatchJSON merges an annotation into the JSON that is there (RFC 7396).
-	MergePatchJSON = "MergePatchJson"
-)
-
-// Policies of containers: where they are added.
-const (
-	// BeforePrimary adds them in front of all that are there. It is the default.
-	BeforePrimary = "BeforePrimaryContainer"
-	// AfterPrimary adds them behind.
-	AfterPrimary = "AfterPrimaryContainer"
-)
-
-// Policies of changes to primary containers: which are changed.
-const (
-	// TargetAll changes all of them. It is the default.
-	TargetAll = "All"
-	// TargetByName changes the one of a name.
-	TargetByName = "ByName"
-	// TargetFirst changes the first, TargetLast the last.
-	TargetFirst = "First"
-	TargetLast  = "Last"
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
 // Template is what a decoration adds. Containers, volumes and so on are JSON objects, as they were stored.
@@ -52,18 +25,18 @@ type Template struct {
 
 // Metadata is labels and annotations, and what becomes of those that are there.
 type Metadata struct {
-	PatchPolicy string            `json:"patchPolicy"`
-	Labels      map[string]string `json:"labels"`
-	Annotations map[string]string `json:"annotations"`
+	PatchPolicy appsv1alpha1.PodMetadataPatchPolicy `json:"patchPolicy"`
+	Labels      map[string]string                   `json:"labels"`
+	Annotations map[string]string                   `json:"annotations"`
 }
 
 // Primary is a change to containers of the workload. An empty Image changes none.
 type Primary struct {
-	TargetPolicy string           `json:"targetPolicy"`
-	Name         string           `json:"name"`
-	Image        string           `json:"image"`
-	Env          []map[string]any `json:"env"`
-	VolumeMounts []map[string]any `json:"volumeMounts"`
+	TargetPolicy appsv1alpha1.PrimaryContainerInjectTargetPolicy `json:"targetPolicy"`
+	Name         string                                          `json:"name"`
+	Image        string                                          `json:"image"`
+	Env          []map[string]any                                `json:"env"`
+	VolumeMounts []map[string]any                                `json:"volumeMounts"`
 }
 
 // Affinity replaces a Pod's affinity, and adds terms to the node affinity that is required. Terms are alternatives, as
@@ -98,31 +71,34 @@ func (t *Template) Validate() error {
 	for i, m := range t.Metadata {
 		path := fmt.Sprintf("metadata[%d]", i)
 		switch m.PatchPolicy {
-		case "", Retain, Overwrite:
-		case MergePatchJSON:
+		case "", appsv1alpha1.RetainMetadata, appsv1alpha1.OverwriteMetadata:
+		case appsv1alpha1.MergePatchJsonMetadata:
 			if len(m.Labels) > 0 {
-				wrong("%s.labels: %s merges annotations only; set labels in an entry of their own", path, MergePatchJSON)
+				wrong("%s.labels: %s merges annotations only; set labels in an entry of their own", path,
+					appsv1alpha1.MergePatchJsonMetadata)
 			}
 			for key, value := range m.Annotations {
 				if !json.Valid([]byte(value)) {
-					wrong("%s.annotations[%s]: %s needs JSON", path, key, MergePatchJSON)
+					wrong("%s.annotations[%s]: %s needs JSON", path, key, appsv1alpha1.MergePatchJsonMetadata)
 				}
 			}
 		default:
-			wrong("%s.patchPolicy: %q is none of %s, %s and %s", path, m.PatchPolicy, Retain, Overwrite, MergePatchJSON)
+			wrong("%s.patchPolicy: %q is none of %s, %s and %s", path, m.PatchPolicy, appsv1alpha1.RetainMetadata,
+				appsv1alpha1.OverwriteMetadata, appsv1alpha1.MergePatchJsonMetadata)
 		}
 	}
 	for i, p := range t.PrimaryContainers {
 		path := fmt.Sprintf("primaryContainers[%d]", i)
 		switch p.TargetPolicy {
-		case "", TargetAll, TargetFirst, TargetLast:
-		case TargetByName:
+		case "", appsv1alpha1.InjectAllContainers, appsv1alpha1.InjectFirstContainer, appsv1alpha1.InjectLastContainer:
+		case appsv1alpha1.InjectByName:
 			if p.Name == "" {
-				wrong("%s.name: %s needs the name of a container", path, TargetByName)
+				wrong("%s.name: %s needs the name of a container", path, appsv1alpha1.InjectByName)
 			}
 		default:
-			wrong("%s.targetPolicy: %q is none of %s, %s, %s and %s", path, p.TargetPolicy, TargetAll, TargetByName,
-				TargetFirst, TargetLast)
+			wrong("%s.targetPolicy: %q is none of %s, %s, %s and %s", path, p.TargetPolicy,
+				appsv1alpha1.InjectAllContainers, appsv1alpha1.InjectByName, appsv1alpha1.InjectFirstContainer,
+				appsv1alpha1.InjectLastContainer)
 		}
 		eachKeyed(p.Env, path+".env", "name", wrong)
 		eachKeyed(p.VolumeMounts, path+".volumeMounts", "mountPath", wrong)
@@ -142,10 +118,11 @@ func (t *Template) Validate() error {
 		}
 	}
 	for i, c := range t.Containers {
-		switch policy := text(c, "injectPolicy"); policy {
-		case "", BeforePrimary, AfterPrimary:
+		switch policy := appsv1alpha1.ContainerInjectPolicy(text(c, "injectPolicy")); policy {
+		case "", appsv1alpha1.BeforePrimaryContainer, appsv1alpha1.AfterPrimaryContainer:
 		default:
-			wrong("containers[%d].injectPolicy: %q is none of %s and %s", i, policy, BeforePrimary, AfterPrimary)
+			wrong("containers[%d].injectPolicy: %q is none of %s and %s", i, policy, appsv1alpha1.BeforePrimaryContainer,
+				appsv1alpha1.AfterPrimaryContainer)
 		}
 	}
 	eachKeyed(t.Volumes, "volumes", "name", wrong)

@@ -26,12 +26,13 @@ const (
 	LifecycleController       = "lifecycle-controller"
 	ResourceConsistController = "resourceconsist-controller"
 	OperationJobController    = "operationjob-controller"
+	PodDecorationController   = "poddecoration-controller"
 )
 
 // Controllers are the components that elect a leader.
 func Controllers() []string {
 	return []string{CollaSetController, PodTransitionController, LifecycleController, ResourceConsistController,
-		OperationJobController}
+		OperationJobController, PodDecorationController}
 }
 
 // Facts are API objects as they were read. They are shared, not copied: nothing in this package changes them.

@@ -8,6 +8,7 @@ import (
 	"kusionstack.io/kuperator/internal/lifecycle"
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/operationjob"
+	"kusionstack.io/kuperator/internal/poddecoration"
 	"kusionstack.io/kuperator/internal/podtransitionrule"
 	"kusionstack.io/kuperator/internal/resourceconsist/builtin"
 	"kusionstack.io/kuperator/internal/webhook"
@@ -27,6 +28,7 @@ func Programs() []Program {
 		{lifecycle.Name, lifecycle.Metrics()},
 		{"resourceconsist-controller", builtin.Metrics()},
 		{operationjob.Name, operationjob.Metrics()},
+		{poddecoration.Name, poddecoration.Metrics()},
 		{webhook.Name, webhook.Metrics()},
 	}
 }

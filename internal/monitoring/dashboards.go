@@ -4,7 +4,8 @@ import "slices"
 
 // Dashboards are all dashboards: the fleet first, then one for each component.
 func Dashboards() []Dashboard {
-	return []Dashboard{fleet(), collaSets(), rules(), lifecycles(), backends(), jobDashboard(), admission()}
+	return []Dashboard{fleet(), collaSets(), rules(), lifecycles(), backends(), jobDashboard(), decorationDashboard(),
+		admission()}
 }
 
 func fleet() Dashboard {
@@ -657,6 +658,47 @@ func jobDashboard() Dashboard {
 				},
 			}},
 			{"operationjob-controller", controllerPanels("operationjob-controller")},
+		},
+	}
+}
+
+func decorationDashboard() Dashboard {
+	return Dashboard{
+		ID: "kuperator-poddecoration", Title: "Kuperator / PodDecoration",
+		Description: "PodDecorations and the Pods that have them, and poddecoration-controller.",
+		Rows: []Row{
+			{"Decorations and Pods", []Panel{
+				{
+					Title:       "PodDecorations by state",
+					Description: "Each PodDecoration counts once. One that is Stalled waits for a user.",
+					Unit:        unitShort, Needs: "a PodDecoration",
+					Queries: []Query{{`sum by (state) (kuperator_poddecoration_decorations)`, "{{state}}"}},
+				},
+				{
+					Title: "Pods by state",
+					Description: "Pods count once for each PodDecoration: those that it selects, those that have some revision of it, " +
+						"those that have the updated one, and those that serve with that.",
+					Unit: unitShort, Needs: "a PodDecoration",
+					Queries: []Query{{`sum by (state) (kuperator_poddecoration_pods)`, "{{state}}"}},
+				},
+				{
+					Title: "Pods updated",
+					Description: "Pods that no CollaSet owns: updated in place, or marked for a deletion after which another Pod is " +
+						"created. The dashboard of CollaSets has the others.",
+					Unit: unitPerSec,
+					Queries: []Query{{
+						`sum by (way) (rate(kuperator_poddecoration_updates_total[$__rate_interval]))`, "{{way}}",
+					}},
+				},
+				{
+					Title: "Conflicts",
+					Description: "Decisions about a namespace of which a write was refused because an object had changed. " +
+						"They are made again.",
+					Unit:    unitPerSec,
+					Queries: []Query{{`sum(rate(kuperator_poddecoration_conflicts_total[$__rate_interval]))`, "conflicts"}},
+				},
+			}},
+			{"poddecoration-controller", controllerPanels("poddecoration-controller")},
 		},
 	}
 }

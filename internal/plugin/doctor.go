@@ -134,7 +134,7 @@ func (s *session) checkKinds(d *insight.Diagnosis) {
 			served[r.Name] = true
 		}
 	}
-	kinds := []string{"collasets", "podtransitionrules", "operationjobs", "resourcecontexts"}
+	kinds := []string{"collasets", "podtransitionrules", "operationjobs", "poddecorations", "resourcecontexts"}
 	var missing []string
 	for _, kind := range kinds {
 		if !served[kind] {
@@ -143,7 +143,7 @@ func (s *session) checkKinds(d *insight.Diagnosis) {
 	}
 	switch len(missing) {
 	case 0:
-		d.Add(insight.LevelOK, check, "collasets, podtransitionrules, operationjobs and resourcecontexts are served", "")
+		d.Add(insight.LevelOK, check, strings.Join(kinds[:len(kinds)-1], ", ")+" and "+kinds[len(kinds)-1]+" are served", "")
 	case len(kinds):
 		d.Add(insight.LevelProblem, check, "none of "+appsv1alpha1.SchemeGroupVersion.String()+" is served",
 			"install them: kubectl apply --server-side -k deploy/crd")

@@ -1,6 +1,7 @@
 package revision_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -43,22 +44,26 @@ func TestHowAPodTakesOverADecoration(t *testing.T) {
 		"tolerations": {from: `{}`, to: `{"tolerations":[{"key":"spot","operator":"Exists"}]}`},
 		"cpu":         {from: resized("100m"), to: resized("200m")},
 		"a container more": {from: `{}`, to: resized("1"),
-			forcing: []string{"template.spec.containers"}},
+			forcing: []string{"spec.containers"}},
 		"a variable": {from: `{}`, to: `{"primaryContainers":[{"env":[{"name":"B","value":"1"}]}]}`,
-			forcing: []string{"template.spec.containers[app].env", "template.spec.containers[side].env"}},
-		"a volume": {from: `{}`, to: `{"volumes":[{"name":"v","emptyDir":{}}]}`, forcing: []string{"template.spec.volumes"}},
+			forcing: []string{"spec.containers[app].env", "spec.containers[side].env"}},
+		"a volume": {from: `{}`, to: `{"volumes":[{"name":"v","emptyDir":{}}]}`, forcing: []string{"spec.volumes"}},
 		"affinity": {from: `{}`, to: `{"affinity":{"nodeSelectorTerms":[{}]}}`,
-			forcing: []string{"template.spec.affinity"}},
+			forcing: []string{"spec.affinity"}},
 		"the runtime class": {from: `{}`, to: `{"runtimeClassName":"kata"}`,
-			forcing: []string{"template.spec.runtimeClassName"}},
+			forcing: []string{"spec.runtimeClassName"}},
 		"a field of a later version": {from: sidecar("p:1"),
 			to:      `{"initContainers":[{"name":"proxy","image":"p:1","restartPolicy":"Always","later":1}]}`,
-			forcing: []string{"template.spec.initContainers[proxy].later"}},
+			forcing: []string{"spec.initContainers[proxy].later"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			from, to := decorated(t, full, "1", test.from), decorated(t, changed(t, test.template...), "2", test.to)
 			change := revision.Explain(from, to, everything)
-			assert.Equal(t, test.forcing, change.Forcing)
+			var forcing []string // below a Pod, not a template
+			for _, field := range change.Forcing {
+				forcing = append(forcing, strings.TrimPrefix(field, "template."))
+			}
+			assert.Equal(t, test.forcing, forcing)
 			assert.Equal(t, test.images, change.Images)
 			assert.Equal(t, name == "cpu", len(change.Resize) > 0)
 			assert.True(t, revision.Explain(to, to, everything).InPlace())
@@ -106,7 +111,7 @@ func TestWhatAnotherDecorationDoesNotSetTakesAnotherPod(t *testing.T) {
 			[]string{"labels[a] of PodDecoration sidecar"}},
 		"a label that was not there": {`{"metadata":[{"labels":{"a":"1"}}]}`, `{}`, nil},
 		"a container": {`{"containers":[{"name":"logs","image":"logs:1"}]}`, `{}`,
-			[]string{"containers[logs] of PodDecoration sidecar", "template.spec.containers"}},
+			[]string{"containers[logs] of PodDecoration sidecar", "spec.containers"}},
 		"an image": {`{"primaryContainers":[{"image":"mine:1"}]}`, `{}`,
 			[]string{"primaryContainers[All ].image of PodDecoration sidecar"}},
 		"another one": {`{"metadata":[{"patchPolicy":"Overwrite","labels":{"a":"1"}}]}`,
@@ -116,7 +121,11 @@ func TestWhatAnotherDecorationDoesNotSetTakesAnotherPod(t *testing.T) {
 			pod := decorated(t, full, "1", test.from).Template()
 			change, _, err := revision.Redecorate(pod, sidecarOf(t, "1", test.from), sidecarOf(t, "2", test.to), everything)
 			require.NoError(t, err)
-			assert.Equal(t, test.forcing, change.Forcing)
+			var forcing []string // below a Pod, not a template
+			for _, field := range change.Forcing {
+				forcing = append(forcing, strings.TrimPrefix(field, "template."))
+			}
+			assert.Equal(t, test.forcing, forcing)
 			patch := string(change.Patch(&corev1.Pod{}, "", nil))
 			assert.NotContains(t, patch, "controller-revision-hash", "that of a StatefulSet stays")
 			assert.Contains(t, patch, "sidecar-2")
@@ -124,4 +133,23 @@ func TestWhatAnotherDecorationDoesNotSetTakesAnotherPod(t *testing.T) {
 	}
 	_, _, err := revision.Redecorate(map[string]any{"spec": map[string]any{"containers": "none"}}, nil, nil, everything)
 	assert.Error(t, err)
+}
+
+func TestWhatADecorationWillDo(t *testing.T) {
+	of := func(template string) []decoration.Decoration { return sidecarOf(t, "1", template) }
+	before := of(`{"initContainers":[{"name":"proxy","image":"p:1","restartPolicy":"Always"}],
+		"primaryContainers":[{"targetPolicy":"ByName","name":"web","image":"web:1"}]}`)
+	change, err := revision.Forecast(before, of(`{"initContainers":[{"name":"proxy","image":"p:2","restartPolicy":"Always"}],
+		"primaryContainers":[{"targetPolicy":"ByName","name":"web","image":"web:2"}]}`), everything)
+	require.NoError(t, err)
+	assert.True(t, change.InPlace())
+	assert.Equal(t, map[string]string{"proxy": "p:2", "web": "web:2"}, change.Images)
+
+	change, err = revision.Forecast(nil, before, everything)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"template.initContainers"}, change.Forcing)
+
+	change, err = revision.Forecast(before, before, everything)
+	require.NoError(t, err)
+	assert.True(t, change.IsZero())
 }

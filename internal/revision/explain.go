@@ -59,6 +59,12 @@ type Change struct {
 // InPlace reports whether the change can be made on a running Pod.
 func (c Change) InPlace() bool { return len(c.Forcing) == 0 }
 
+// IsZero reports whether nothing is changed.
+func (c Change) IsZero() bool {
+	return len(c.Forcing)+len(c.Expand)+len(c.Images)+len(c.Restart)+len(c.Labels)+len(c.Annotations)+
+		len(c.Tolerations)+len(c.Resize) == 0 && c.ActiveDeadlineSeconds == nil && c.PodResize == nil
+}
+
 // OnlyClaimsForce reports whether the Pod itself could take the change over, and only claims, as ClaimsDiffer says,
 // cannot.
 func (c Change) OnlyClaimsForce() bool { return c.claimsForce > 0 && c.claimsForce == c.allForce }

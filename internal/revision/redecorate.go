@@ -3,6 +3,7 @@ package revision
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"kusionstack.io/kuperator/internal/decoration"
 )
@@ -30,8 +31,32 @@ func Redecorate(
 		return Change{}, nil, err
 	}
 	change = Explain(dataBefore, dataAfter, can)
+	for i, field := range change.Forcing {
+		change.Forcing[i] = strings.TrimPrefix(field, "template.") // it is a Pod
+	}
 	if dropped := decoration.Dropped(from, to); len(dropped) > 0 {
 		change.Forcing = slices.Concat(bounded(dropped), change.Forcing)
 	}
 	return change, refused, nil
+}
+
+// Forecast is what lies between Pods of any workload with some decorations and with others, as far as that does not
+// depend on the workload. Fields are those of a PodDecoration's spec.
+func Forecast(from, to []decoration.Decoration, can Capabilities) (Change, error) {
+	containers := []any{map[string]any{"name": "app", "image": "app"}}
+	for _, name := range decoration.Named(from, to) {
+		containers = append(containers, map[string]any{"name": name, "image": "app"})
+	}
+	pod := map[string]any{"metadata": map[string]any{}, "spec": map[string]any{"containers": containers}}
+	before, _, err := decoration.Render(pod, from)
+	if err != nil {
+		return Change{}, fmt.Errorf("decorating a Pod: %w", err)
+	}
+	change, _, err := Redecorate(before, from, to, can)
+	for i, field := range change.Forcing {
+		if of, is := strings.CutPrefix(field, "spec."); is {
+			change.Forcing[i] = "template." + of
+		}
+	}
+	return change, err
 }

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -40,36 +41,42 @@ const secretName = Name + "-certs"
 // Paths of the webhooks, as deploy/webhook-server has them.
 const (
 	pathMutatePods                 = "/mutate-pods"
+	pathDecoratePods               = "/decorate-pods"
 	pathDeletePods                 = "/delete-pods"
 	pathEvictPods                  = "/evict-pods"
 	pathMutateCollaSets            = "/mutate-collasets"
 	pathValidateCollaSets          = "/validate-collasets"
 	pathValidatePodTransitionRules = "/validate-podtransitionrules"
 	pathValidateResourceContexts   = "/validate-resourcecontexts"
+	pathValidatePodDecorations     = "/validate-poddecorations"
 )
 
 // guarded are all webhooks, by the kind of their configuration and their name, with their paths. To be believed at
 // one that removes Pods is to have Pods marked for deletion, and what is sent to any of them takes memory.
 var guarded = map[string]string{
 	"mutating pods.webhook-server.kusionstack.io":                 pathMutatePods,
+	"mutating decorate.pods.webhook-server.kusionstack.io":        pathDecoratePods,
 	"mutating collasets.webhook-server.kusionstack.io":            pathMutateCollaSets,
 	"validating collasets.webhook-server.kusionstack.io":          pathValidateCollaSets,
 	"validating podtransitionrules.webhook-server.kusionstack.io": pathValidatePodTransitionRules,
 	"validating resourcecontexts.webhook-server.kusionstack.io":   pathValidateResourceContexts,
+	"validating poddecorations.webhook-server.kusionstack.io":     pathValidatePodDecorations,
 	"validating deletion.pods.webhook-server.kusionstack.io":      pathDeletePods,
 	"validating eviction.pods.webhook-server.kusionstack.io":      pathEvictPods,
 }
 
 // handlers are all webhooks by path.
-func handlers(pods *podMutator, removing *remover, collaSets *forecaster) map[string]admission.HandlerFunc {
+func handlers(pods *podMutator, removing *remover, changes *forecaster) map[string]admission.HandlerFunc {
 	return map[string]admission.HandlerFunc{
 		pathMutatePods:                 pods.mutate,
+		pathDecoratePods:               pods.mutate, // of Pods that are not managed
 		pathDeletePods:                 removing.deletion,
 		pathEvictPods:                  removing.eviction,
 		pathMutateCollaSets:            defaultCollaSet,
-		pathValidateCollaSets:          collaSets.validateCollaSet,
+		pathValidateCollaSets:          changes.validateCollaSet,
 		pathValidatePodTransitionRules: validatePodTransitionRule,
 		pathValidateResourceContexts:   validateResourceContext,
+		pathValidatePodDecorations:     changes.validatePodDecoration,
 	}
 }
 
@@ -117,10 +124,10 @@ func Component() bootstrap.Component {
 		Name:  Name,
 		Short: "Serves the admission webhooks for Pods and for the suite's own objects.",
 		Long: "webhook-server serves admission webhooks. It adds the readiness gate of the Pod protocol to managed Pods, " +
-			"takes them out of service " +
-			"before they are deleted or evicted, sets defaults of CollaSets, and rejects CollaSets, " +
-			"PodTransitionRules and ResourceContexts " +
+			"decorates new Pods, takes managed ones out of service before they are deleted or evicted, sets defaults of " +
+			"CollaSets, and rejects CollaSets, PodTransitionRules, PodDecorations and ResourceContexts " +
 			"that can never work. It issues and renews its own certificates, or serves a mounted one.",
+		Scheme:   func(s *runtime.Scheme) error { return appsv1alpha1.AddToScheme(s) },
 		Cache:    func(*bootstrap.Options) cache.Options { return cacheOptions() },
 		AddFlags: func(fs *pflag.FlagSet) { f.add(fs) },
 		Validate: func(*bootstrap.Options) error { return f.validate() },
@@ -220,6 +227,9 @@ func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, kept certificate, o
 			return fmt.Errorf("watching %T: %w", kind, err)
 		}
 	}
+	if err := pods.decorations.watch(ctx, mgr); err != nil {
+		return err
+	}
 	if err := registerMetrics(kept.NotAfter); err != nil {
 		return err
 	}
@@ -230,7 +240,7 @@ func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, kept certificate, o
 	removing := &remover{policy: f.removal, namespaces: mgr.GetCache(), live: mgr.GetAPIReader(), writer: mgr.GetClient(),
 		clock: clock.RealClock{}}
 	for path, handle := range handlers(pods, removing, f.forecaster(detector.Capabilities)) {
-		if slices.Contains([]string{pathMutatePods, pathDeletePods, pathEvictPods}, path) {
+		if slices.Contains([]string{pathMutatePods, pathDecoratePods, pathDeletePods, pathEvictPods}, path) {
 			handle = within(only, handle)
 		}
 		// The manager runs its webhook server only if it was asked for it.

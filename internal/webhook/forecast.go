@@ -147,10 +147,15 @@ func affected(set *appsv1alpha1.CollaSet) (pods string, some bool) {
 			count = min(count, ptr.Deref(set.Spec.Replicas, 0)-int32(held))
 		}
 	}
-	if count == 1 {
-		return "1 Pod", true
+	return podCount(count), count > 0
+}
+
+// podCount is a number of Pods, for people.
+func podCount(pods int32) string {
+	if pods == 1 {
+		return "1 Pod"
 	}
-	return fmt.Sprintf("%d Pods", count), count > 0
+	return fmt.Sprintf("%d Pods", pods)
 }
 
 // listed is the text with as many of the fields as a warning holds.

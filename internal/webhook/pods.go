@@ -17,8 +17,9 @@ import (
 	"kusionstack.io/kuperator/api/resourceconsist"
 )
 
-// podMutator completes managed Pods when they are created.
+// podMutator completes Pods when they are created.
 type podMutator struct {
+	decorations decorator
 	// services reads the Services that the suite controls from a cache. Nil: employers are not announced.
 	services client.Reader
 }
@@ -36,27 +37,26 @@ type podShape struct {
 	} `json:"spec"`
 }
 
-// mutate adds the readiness gate and the employers to a managed Pod that lacks them. Gates cannot be added to a Pod
-// that exists, so only creations matter.
+// mutate decorates a Pod, and adds the readiness gate and the employers to a managed one that lacks them. Gates cannot
+// be added to a Pod that exists, so only creations matter.
 func (m *podMutator) mutate(ctx context.Context, request admission.Request) admission.Response {
 	if !concerns(request, "pods", admissionv1.Create) {
 		return admission.Allowed("")
 	}
+	raw, patches, warnings := m.decorations.decorate(ctx, request.Namespace, request.Object.Raw)
 	var pod podShape
-	if err := json.Unmarshal(request.Object.Raw, &pod); err != nil {
+	if err := json.Unmarshal(raw, &pod); err != nil {
 		return undecodable("Pod", err)
 	}
 	if pod.Metadata.Labels[appsv1alpha1.ControlLabel] != appsv1alpha1.ControlValue {
-		return admission.Allowed("")
+		return admission.Patched("", patches...).WithWarnings(warnings...)
 	}
-	patches := addGate(&pod)
+	patches = append(patches, addGate(&pod)...)
 	announcement, err := m.announce(ctx, request.Namespace, &pod)
-	if err != nil {
-		// resourceconsist-controller announces it, later.
-		return admission.Patched("",
-			patches...).WithWarnings("the Services of the Pod are not announced at once: " + err.Error())
+	if err != nil { // resourceconsist-controller announces it, later
+		warnings = append(warnings, "the Services of the Pod are not announced at once: "+err.Error())
 	}
-	return admission.Patched("", append(patches, announcement...)...)
+	return admission.Patched("", append(patches, announcement...)...).WithWarnings(warnings...)
 }
 
 // addGate adds the readiness gate of the Pod protocol.

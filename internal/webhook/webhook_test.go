@@ -18,11 +18,13 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	"sigs.k8s.io/yaml"
 
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 )
 
@@ -478,7 +480,7 @@ func TestManifestMatchesTheHandlers(t *testing.T) {
 		assert.Equal(t, marks, *effects == admissionregistrationv1.SideEffectClassNoneOnDryRun)
 		assert.Equal(t, !marks, *effects == admissionregistrationv1.SideEffectClassNone)
 		assert.LessOrEqual(t, *seconds, int32(5))
-		assert.Equal(t, path != pathMutatePods, len(conditions) > 0, path)
+		assert.Equal(t, path != pathMutatePods && path != pathDecoratePods, len(conditions) > 0, path)
 		for _, rule := range rules {
 			for _, resource := range rule.Resources {
 				if resource != "pods/eviction" {
@@ -509,6 +511,18 @@ func TestManifestMatchesTheHandlers(t *testing.T) {
 	})]
 	require.Equal(t, pods.ObjectSelector, deletion.ObjectSelector)
 	require.Equal(t, pods.NamespaceSelector, deletion.NamespaceSelector)
+	others := m.Webhooks[slices.IndexFunc(m.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool {
+		return pathOf("mutating "+w.Name, w.ClientConfig) == pathDecoratePods
+	})]
+	managed := labels.Set{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}
+	selector, err := metav1.LabelSelectorAsSelector(others.ObjectSelector)
+	require.NoError(t, err)
+	require.True(t, selector.Matches(labels.Set{}))
+	require.False(t, selector.Matches(managed), "no Pod is sent twice")
+	asked, err := metav1.LabelSelectorAsSelector(others.NamespaceSelector)
+	require.NoError(t, err)
+	require.False(t, asked.Matches(labels.Set{}), "other Pods only where a namespace asks for it")
+	require.True(t, asked.Matches(labels.Set{appsv1alpha1.DecorateAllPodsLabel: "true"}))
 }
 
 func TestFlags(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -200,6 +201,49 @@ func TestDegradation(t *testing.T) {
 		require.NoError(t, w.Restart(t.Context(), suite.OperationJob))
 		w.waitSucceeded(t, job)
 		w.waitServing(t, ns, "web", 3, image2)
+	})
+
+	t.Run("poddecoration-controller down", func(t *testing.T) {
+		w := alone(t)
+		ns := w.namespace(t)
+		w.observe(t, ns, observer.Options{})
+		d := &appsv1alpha1.PodDecoration{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "sidecar"}}
+		d.Spec.Selector = &metav1.LabelSelector{}
+		proxy := func(image string) []*corev1.Container {
+			return []*corev1.Container{{Name: "proxy", Image: image, RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways)}}
+		}
+		d.Spec.Template.InitContainers = proxy("proxy:1")
+		w.create(t, d)
+		await.Nil(t, "its revision", func() error {
+			if err := w.client.Get(t.Context(), keyOf(d), d); err != nil || d.Status.UpdatedRevision != "" {
+				return err
+			}
+			return errors.New("it has none")
+		})
+		w.create(t, workload.CollaSet(ns, "web", image1, 3))
+		w.waitServing(t, ns, "web", 3, image1)
+		w.down(t, suite.PodDecoration)
+		require.NoError(t, w.client.Get(t.Context(), keyOf(d), d))
+		d.Spec.Template.InitContainers = proxy("proxy:2")
+		require.NoError(t, w.client.Update(t.Context(), d))
+		w.setImage(t, ns, "web", image2)
+		require.NoError(t, workload.Patch(t.Context(), w.client, ns, "web", workload.Replicas(4)))
+		w.waitServing(t, ns, "web", 4, image2)
+		sidecars := func(image string) error {
+			pods := w.pods(t, ns, "web")
+			for i := range pods {
+				if c := pods[i].Spec.InitContainers; len(c) != 1 || c[0].Image != image {
+					return fmt.Errorf("%s has %+v", pods[i].Name, c)
+				}
+			}
+			return nil
+		}
+		await.Always(t, standstill, "Pods are updated and created with what is decided", func() error {
+			return sidecars("proxy:1")
+		})
+		require.NoError(t, w.Restart(t.Context(), suite.PodDecoration))
+		await.Nil(t, "the new template", func() error { return sidecars("proxy:2") })
+		w.waitServing(t, ns, "web", 4, image2)
 	})
 
 	t.Run("webhook-server down", func(t *testing.T) {

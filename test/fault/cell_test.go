@@ -24,9 +24,9 @@ type cell struct {
 }
 
 // faulted are the components that each cell has for itself.
-func faulted() []string { return append(ofWorkloads(), suite.OperationJob) }
+func faulted() []string { return append(ofWorkloads(), suite.OperationJob, suite.PodDecoration) }
 
-// ofWorkloads are those of them that have work where there are no OperationJobs.
+// ofWorkloads are those of them that have work where there are no OperationJobs and PodDecorations.
 func ofWorkloads() []string {
 	return []string{suite.CollaSet, suite.PodTransitionRule, suite.Lifecycle, suite.ResourceConsist}
 }

@@ -122,12 +122,12 @@ func sample(plans []plan, n int) []plan {
 	return some
 }
 
-// fairSample takes n plans, a fifth of them about operationjob-controller if there are so many: in few of the scenarios
-// it has work.
+// fairSample takes n plans, a fifth of them about operationjob-controller and poddecoration-controller if there are so
+// many: in few of the scenarios these have work.
 func fairSample(plans []plan, n int) []plan {
 	var ofJobs, others []plan
 	for _, p := range plans {
-		if p.component == suite.OperationJob {
+		if p.component == suite.OperationJob || p.component == suite.PodDecoration {
 			ofJobs = append(ofJobs, p)
 		} else {
 			others = append(others, p)

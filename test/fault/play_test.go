@@ -289,7 +289,8 @@ func (p *play) clear() error {
 	var errs []error
 	for _, o := range now.objects {
 		switch o.(type) {
-		case *appsv1alpha1.PodTransitionRule, *corev1.Service, *appsv1alpha1.CollaSet, *appsv1alpha1.OperationJob:
+		case *appsv1alpha1.PodTransitionRule, *corev1.Service, *appsv1alpha1.CollaSet, *appsv1alpha1.OperationJob,
+			*appsv1alpha1.PodDecoration:
 			errs = append(errs, p.user(func() error { return client.IgnoreNotFound(p.plane.client.Delete(p.ctx, o)) }))
 		}
 	}

@@ -204,7 +204,7 @@ func scenarios() []scenario {
 				steps: all(scaled(3, image1), scaled(1, image1), claims(when.scaled))},
 			scenario{name: "delete-volumes-" + when.name, setup: running(2, with), steps: all(deleteSet, gone)})
 	}
-	list = append(list, jobScenarios()...)
+	list = append(append(list, jobScenarios()...), decorationScenarios()...)
 	return append(list, oneByOne()...) // last, because each cell starts another program for them
 }
 

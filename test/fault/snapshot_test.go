@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/decoration"
 )
 
 // snapshot is a state without what differs from run to run: one sorted line for each object. Two runs of a scenario
@@ -46,6 +47,8 @@ func (s *state) snapshot(of scenario) []string {
 			line = s.context(o, revisions, of)
 		case *appsv1alpha1.OperationJob:
 			line = s.job(o)
+		case *appsv1alpha1.PodDecoration:
+			line = s.decoration(o, revisions)
 		case *corev1.Service:
 			line = fmt.Sprintf("service %s: %s", s.plain(o.Name), s.meta(o))
 		case *discoveryv1.EndpointSlice:
@@ -109,6 +112,9 @@ func (s *state) pod(p *corev1.Pod, revisions map[string]string, of scenario) str
 	for _, c := range p.Spec.Containers {
 		text += " " + c.Image
 	}
+	for _, m := range decoration.MarksOf(p.Annotations) {
+		text += " decorated by " + revisions[m.Revision]
+	}
 	for _, c := range p.Status.ContainerStatuses {
 		if !of.anyRestarts {
 			text += fmt.Sprintf(" restarts %d", c.RestartCount)
@@ -152,6 +158,14 @@ func (s *state) job(o *appsv1alpha1.OperationJob) string {
 		}
 	}
 	return text
+}
+
+func (s *state) decoration(o *appsv1alpha1.PodDecoration, revisions map[string]string) string {
+	st := o.Status
+	return fmt.Sprintf("decoration %s: matched %d, injected %d, updated %d/%d/%d, from %q to %q, observed %t, blockers %d%s, %s",
+		s.plain(o.Name), st.MatchedPods, st.InjectedPods, st.UpdatedPods, st.UpdatedReadyPods, st.UpdatedAvailablePods,
+		revisions[st.CurrentRevision], revisions[st.UpdatedRevision], st.ObservedGeneration == o.Generation, len(st.Blockers),
+		conditions(st.Conditions), s.meta(o))
 }
 
 // instance is an instance ID as far as it matters.

@@ -71,6 +71,7 @@ func watched(component, scenario string) []string {
 		suite.Lifecycle:         {"pods", "podtransitionrules"},
 		suite.ResourceConsist:   {"pods", "services", "endpointslices"},
 		suite.OperationJob:      {"pods", "operationjobs"},
+		suite.PodDecoration:     {"pods", "poddecorations", "controllerrevisions"},
 	}[component]
 	part := map[string]string{"persistentvolumeclaims": "volumes", "podtransitionrules": "rule", "services": "service",
 		"endpointslices": "service"}

@@ -70,6 +70,7 @@ func watchAll(
 		"EndpointSlice": &discoveryv1.EndpointSlice{}, "ControllerRevision": &appsv1.ControllerRevision{},
 		"CollaSet": &appsv1alpha1.CollaSet{}, "PodTransitionRule": &appsv1alpha1.PodTransitionRule{},
 		"ResourceContext": &appsv1alpha1.ResourceContext{}, "OperationJob": &appsv1alpha1.OperationJob{},
+		"PodDecoration": &appsv1alpha1.PodDecoration{},
 	}
 	go func() { _ = informers.Start(ctx) }()
 	for kind, object := range kinds {

@@ -23,6 +23,7 @@ var stories = map[string]story{
 	"podtransitionrule-only": rulesAlone,
 	"resourceconsist-only":   trafficAlone,
 	"operationjob-only":      jobsAlone,
+	"poddecoration-only":     decorationsAlone,
 	"webhook-only":           webhookAlone,
 }
 
@@ -49,7 +50,7 @@ func (w *world) comeAndGo(t *testing.T, s story, install func(t *testing.T) inst
 	programs := w.start(t, first.namespace)
 	s.begin(t, w)
 	crds := w.crds(t)
-	require.Len(t, crds, 4)
+	require.Len(t, crds, 5)
 
 	before := w.calm(t)
 	first.uninstall(t)
@@ -206,6 +207,7 @@ func (w *world) requireRightsOnlyIn(t *testing.T, namespace string) {
 		"lifecycle-controller":         {"patch", "pods"},
 		"resourceconsist-controller":   {"patch", "services"},
 		"operationjob-controller":      {"delete", "operationjobs.apps.kusionstack.io"},
+		"poddecoration-controller":     {"delete", "controllerrevisions.apps"},
 		"webhook-server":               {"patch", "pods"},
 	} {
 		for in, want := range map[string]bool{"team-a": true, "team-b": true, "default": false, namespace: false} {

@@ -351,6 +351,41 @@ var jobsAlone = story{
 	scene: func() []client.Object { return []client.Object{managedPod(storyNamespace, "web")} },
 }
 
+// decorate has a PodDecoration give the Pod web a label.
+func (w *world) decorate(t *testing.T, value string) {
+	t.Helper()
+	body := fmt.Sprintf(`{"spec":{"template":{"metadata":[{"patchPolicy":"Overwrite","labels":{"tier":%q}}]}}}`, value)
+	require.NoError(t, w.client.Patch(t.Context(), labelling(), client.RawPatch(types.MergePatchType, []byte(body))))
+	w.view(t, "the label "+value, func(pod *corev1.Pod, _ podops.View) bool { return pod.Labels["tier"] == value })
+	await.Nil(t, "the PodDecoration to count the Pod", func() error {
+		d := labelling()
+		if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(d), d); err != nil {
+			return err
+		}
+		if d.Status.ObservedGeneration != d.Generation || d.Status.UpdatedPods != 1 {
+			return fmt.Errorf("%+v", d.Status)
+		}
+		return nil
+	})
+}
+
+// labelling is a PodDecoration of the Pod web.
+func labelling() *appsv1alpha1.PodDecoration {
+	d := &appsv1alpha1.PodDecoration{ObjectMeta: metav1.ObjectMeta{Namespace: storyNamespace, Name: "labelling"}}
+	d.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	return d
+}
+
+// decorationsAlone: a Pod that runs gets a label, which takes it out of no service, and a later one.
+var decorationsAlone = story{
+	begin: func(t *testing.T, w *world) {
+		w.create(t, managedPod(storyNamespace, "web"), labelling())
+		w.decorate(t, "first")
+	},
+	again: func(t *testing.T, w *world) { w.decorate(t, "second") },
+	scene: func() []client.Object { return []client.Object{managedPod(storyNamespace, "web"), labelling()} },
+}
+
 // trafficAlone: a Pod in traffic is protected, and let go when its Service is.
 var trafficAlone = story{
 	begin: func(t *testing.T, w *world) {

@@ -90,6 +90,13 @@ func job(namespace, name, of string) string {
 		namespace, name, of)
 }
 
+// decoration is a PodDecoration of Pods labelled app=of.
+func decoration(namespace, name, of, template string) string {
+	return fmt.Sprintf(
+		`{apiVersion: apps.kusionstack.io/v1alpha1, kind: PodDecoration, metadata: {namespace: %s, name: %s}, spec: {selector: {matchLabels: {app: %s}}, template: {%s}}}`,
+		namespace, name, of, template)
+}
+
 func namespace(name string) string {
 	return "{apiVersion: v1, kind: Namespace, metadata: {name: " + name + "}}"
 }
@@ -171,6 +178,13 @@ func (w world) trouble(t *testing.T) {
 		w.kubectl(t, "-n", "trouble", "wait", "--for=jsonpath={.status.progress}="+progress, "operationjob/"+name,
 			"--timeout=2m")
 	}
+
+	t.Log("a decoration that every Pod gets, and one that a Pod without a controller cannot get")
+	w.apply(t, `{apiVersion: v1, kind: Pod, metadata: {namespace: trouble, name: alone, labels: {app: alone, kusionstack.io/control: "true"}}, spec: {containers: [{name: main, image: "web:1"}]}}`)
+	w.apply(t, decoration("trouble", "labels", "evicted", "metadata: [{labels: {tier: web}}]"),
+		decoration("trouble", "sidecar", "alone", `containers: [{name: sidecar, image: "sidecar:1"}]`))
+	w.kubectl(t, "-n", "trouble", "wait", "--for=condition=Ready", "poddecoration/labels", "--timeout=2m")
+	w.kubectl(t, "-n", "trouble", "wait", "--for=condition=Stalled", "poddecoration/sidecar", "--timeout=2m")
 
 	t.Log("requests that are refused")
 	_, err := w.KubectlWith(t.Context(), rule("trouble", "invalid",

@@ -43,6 +43,20 @@ const (
 	OperationJobStalled = "Stalled"
 )
 
+// Types of PodDecoration conditions. Writer: poddecoration-controller. Readers: users, deployment tools that assess
+// health.
+const (
+	// PodDecorationReady is True when every Pod that is to have the template serves with it.
+	PodDecorationReady = "Ready"
+	// PodDecorationReconciling is True while Pods are brought to it.
+	PodDecorationReconciling = "Reconciling"
+	// PodDecorationStalled is True when that does not go on until a user changes something; the message names it.
+	PodDecorationStalled = "Stalled"
+	// PodDecorationProgressing is the state of the current rollout: True while Pods are updated or when it is complete,
+	// False when it is paused or has stopped.
+	PodDecorationProgressing = "Progressing"
+)
+
 // ConditionReason is the machine-readable reason of a condition: CamelCase, stable.
 type ConditionReason string
 

@@ -20,7 +20,7 @@ import (
 // +kubebuilder:printcolumn:name="FAILED",type=integer,priority=1,JSONPath=`.status.failedPodCount`,description="The number of targets that failed."
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="has(self.spec)",message="spec is missing: give it an action and targets"
-// +kubebuilder:validation:XValidation:rule="!(self.metadata.name in ['collaset', 'pod-delete'])",message="this name is the ID of other operations: choose another one"
+// +kubebuilder:validation:XValidation:rule="!(self.metadata.name in ['collaset', 'poddecoration', 'pod-delete'])",message="this name is the ID of other operations: choose another one"
 type OperationJob struct {
 	metav1.TypeMeta `json:",inline"`
 	// Standard object metadata.

@@ -15,9 +15,7 @@ const (
 	PodTransitionRuleKind = "PodTransitionRule"
 	ResourceContextKind   = "ResourceContext"
 	OperationJobKind      = "OperationJob"
-
-	// PodDecorationKind owns the revisions of decorations. The kind itself is still to come.
-	PodDecorationKind = "PodDecoration"
+	PodDecorationKind     = "PodDecoration"
 )
 
 var (
@@ -47,6 +45,7 @@ func addKnownTypes(scheme *runtime.Scheme) error {
 		&PodTransitionRule{}, &PodTransitionRuleList{},
 		&ResourceContext{}, &ResourceContextList{},
 		&OperationJob{}, &OperationJobList{},
+		&PodDecoration{}, &PodDecorationList{},
 	)
 	metav1.AddToGroupVersion(scheme, SchemeGroupVersion)
 	return nil

@@ -57,6 +57,11 @@ const (
 	// OrphanedValue is the value of OrphanedLabel.
 	OrphanedValue = "true"
 
+	// DecorateAllPodsLabel on a Namespace has webhook-server decorate Pods that take no part in the lifecycle as well. They
+	// are decorated when they are created, and never touched after that.
+	// Writer: a user. Reader: the API server, by the webhook configuration. Value: "true". Not in Kuperator v0.7.
+	DecorateAllPodsLabel = "poddecoration.kusionstack.io/decorate-all-pods"
+
 	// PodDecorationLabelPrefix, followed by the name of a PodDecoration, is the revision of it that is applied to the
 	// Pod.
 	// Writer: collaset-controller when it creates or updates the Pod. Format: revision name. Lifetime: that of the Pod's
@@ -88,18 +93,27 @@ const (
 	ConfigurationAnnotation = "collaset.kusionstack.io/configuration"
 
 	// PodDecorationRevisionsAnnotation is the list of PodDecorations that were applied to the Pod.
-	// Writer and reader: collaset-controller. Format: JSON array of {"name","revision"}; "[]" if none apply.
+	// Writers: webhook-server at the Pod's creation, collaset-controller and poddecoration-controller. Readers: the same.
+	// Format: JSON array of {"name","revision"}; "[]" if none apply.
 	PodDecorationRevisionsAnnotation = "poddecoration.kusionstack.io/revisions"
 
 	// PodDecorationDesiredAnnotation is the list of PodDecorations that the Pod is to have. Absent means those that it
 	// has.
-	// Writer: none yet, poddecoration-controller is still to come. Reader: collaset-controller, which updates the Pod to
-	// them, together with a new revision of the CollaSet if there is one. Format: as PodDecorationRevisionsAnnotation. Lifetime: that of the Pod.
+	// Writer: poddecoration-controller. Readers: collaset-controller, which updates its Pods to them, together with a new
+	// revision of the CollaSet if there is one, and poddecoration-controller, which updates the others. Format: as
+	// PodDecorationRevisionsAnnotation. Lifetime: that of the Pod.
 	PodDecorationDesiredAnnotation = "poddecoration.kusionstack.io/desired"
 
 	// PodDecorationRefusedAnnotation is the list of PodDecorations that the Pod was to have and cannot have.
-	// Writer and reader: collaset-controller. Format: JSON array of {"name","revision","why"}; absent if there are none.
+	// Writers and readers: as PodDecorationRevisionsAnnotation. Format: JSON array of {"name","revision","why"}; absent if
+	// there are none.
 	PodDecorationRefusedAnnotation = "poddecoration.kusionstack.io/refused"
+
+	// PodDecorationLabelsAnnotation is what the Pod's labels were before PodDecorations set them: by these it is selected.
+	// Writers: as PodDecorationRevisionsAnnotation. Readers: poddecoration-controller and webhook-server. Format: a JSON
+	// object, null for a label that was not there.
+	// Lifetime: that of the Pod. Not in Kuperator v0.7.
+	PodDecorationLabelsAnnotation = "poddecoration.kusionstack.io/labels"
 )
 
 // Labels on PersistentVolumeClaims, besides InstanceIDLabel, ControlLabel and OrphanedLabel.

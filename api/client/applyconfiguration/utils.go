@@ -32,6 +32,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &appsv1alpha1.CollaSetStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ConfigurationStatus"):
 		return &appsv1alpha1.ConfigurationStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ContainerPatch"):
+		return &appsv1alpha1.ContainerPatchApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ContextDetail"):
 		return &appsv1alpha1.ContextDetailApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ExpFunc"):
@@ -66,6 +68,28 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &appsv1alpha1.ParameterSourceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("PersistentVolumeClaimRetentionPolicy"):
 		return &appsv1alpha1.PersistentVolumeClaimRetentionPolicyApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("PodDecoration"):
+		return &appsv1alpha1.PodDecorationApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("PodDecorationAffinity"):
+		return &appsv1alpha1.PodDecorationAffinityApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("PodDecorationPodInfo"):
+		return &appsv1alpha1.PodDecorationPodInfoApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("PodDecorationPodTemplate"):
+		return &appsv1alpha1.PodDecorationPodTemplateApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("PodDecorationPodTemplateMeta"):
+		return &appsv1alpha1.PodDecorationPodTemplateMetaApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("PodDecorationRollingUpdate"):
+		return &appsv1alpha1.PodDecorationRollingUpdateApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("PodDecorationSpec"):
+		return &appsv1alpha1.PodDecorationSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("PodDecorationStatus"):
+		return &appsv1alpha1.PodDecorationStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("PodDecorationTrial"):
+		return &appsv1alpha1.PodDecorationTrialApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("PodDecorationUpdateStrategy"):
+		return &appsv1alpha1.PodDecorationUpdateStrategyApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("PodDecorationWorkloadDetail"):
+		return &appsv1alpha1.PodDecorationWorkloadDetailApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("PodGrant"):
 		return &appsv1alpha1.PodGrantApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("PodOpsTarget"):
@@ -76,6 +100,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &appsv1alpha1.PodTransitionRuleSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("PodTransitionRuleStatus"):
 		return &appsv1alpha1.PodTransitionRuleStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("PrimaryContainerPatch"):
+		return &appsv1alpha1.PrimaryContainerPatchApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("RejectInfo"):
 		return &appsv1alpha1.RejectInfoApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ResourceContext"):

@@ -43,6 +43,7 @@ var components = []component{
 	{"lifecycle-controller", "lifecycleController"},
 	{"resourceconsist-controller", "resourceconsistController"},
 	{"operationjob-controller", "operationjobController"},
+	{"poddecoration-controller", "poddecorationController"},
 	{"webhook-server", "webhookServer"},
 }
 

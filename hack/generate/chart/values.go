@@ -233,6 +233,7 @@ func variantFiles(defaults map[string]settings) (map[string]string, error) {
 		"lifecycle-controller":         {},
 		"resourceconsist-controller":   {},
 		"operationjob-controller":      {},
+		"poddecoration-controller":     {},
 		"webhook-server":               {"gracefulDeletion": false, "announceServices": false},
 	}
 	for name, own := range alone {

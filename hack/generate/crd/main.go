@@ -157,7 +157,7 @@ func openTemplates(spec *apiextensionsv1.JSONSchemaProps) error {
 	if _, ok := spec.Properties["template"]; !ok {
 		return nil
 	}
-	pod := []string{"template", "spec"}
+	pod := podIn(spec)
 	return errors.Join(
 		edit(spec, append(pod, "volumes"), bound(maxVolumes)),
 		edit(spec, append(pod, "volumes", "[]", "name"), boundLength(maxNameLength)),
@@ -167,8 +167,23 @@ func openTemplates(spec *apiextensionsv1.JSONSchemaProps) error {
 		edit(spec, append(pod, "initContainers"), bound(maxContainers)),
 		edit(spec, append(pod, "initContainers", "[]"), requireImage),
 		edit(spec, append(pod, "initContainers", "[]", "name"), boundLength(maxNameLength)),
-		edit(spec, []string{"volumeClaimTemplates", "[]", "metadata", "name"}, boundLength(maxNameLength)),
+		boundClaims(spec),
 	)
+}
+
+// podIn is the path to what a template has of the spec of a Pod: that of a PodDecoration has it without a level between.
+func podIn(spec *apiextensionsv1.JSONSchemaProps) []string {
+	if _, ok := spec.Properties["template"].Properties["spec"]; ok {
+		return []string{"template", "spec"}
+	}
+	return []string{"template"}
+}
+
+func boundClaims(spec *apiextensionsv1.JSONSchemaProps) error {
+	if _, ok := spec.Properties["volumeClaimTemplates"]; !ok {
+		return nil
+	}
+	return edit(spec, []string{"volumeClaimTemplates", "[]", "metadata", "name"}, boundLength(maxNameLength))
 }
 
 // repeated are the lists of a Pod that may have two items of one key: of variables the last counts, the hosts of one

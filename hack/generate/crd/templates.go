@@ -103,28 +103,18 @@ func checkTemplates(spec *apiextensionsv1.JSONSchemaProps) error {
 	if _, ok := spec.Properties["template"]; !ok {
 		return nil
 	}
-	pod := func(path ...string) []string { return append([]string{"template", "spec"}, path...) }
-	errs := []error{
-		edit(spec, []string{"template", "metadata", "labels"}, labelValues),
-		edit(spec, pod("nodeSelector"), labelValues),
-		edit(spec, pod("volumes", "[]", "name"), pattern(labelPattern, maxNameLength)),
-		edit(spec, pod("serviceAccountName"), pattern(optionalName, maxNameSubdomain)),
-		edit(spec, pod("priorityClassName"), pattern(optionalName, maxNameSubdomain)),
-		edit(spec, pod("hostname"), pattern(optionalLabel, maxNameLength)),
-		edit(spec, pod("subdomain"), pattern(optionalLabel, maxNameLength)),
-		edit(spec, pod("readinessGates", "[]", "conditionType"), pattern(qualifiedName, maxLabelKeyLength)),
-		edit(spec, pod("terminationGracePeriodSeconds"), atLeast(0)),
-		edit(spec, pod("restartPolicy"), func(node *apiextensionsv1.JSONSchemaProps) {
-			for _, known := range []string{"", "Always", "OnFailure", "Never"} {
-				node.Enum = append(node.Enum, apiextensionsv1.JSON{Raw: []byte(`"` + known + `"`)})
-			}
-		}),
-		edit(spec, pod("ephemeralContainers"), func(node *apiextensionsv1.JSONSchemaProps) {
-			node.XValidations = apiextensionsv1.ValidationRules{{
-				Rule:    `size(self) == 0`,
-				Message: "ephemeralContainers cannot be part of a template: add them to a running Pod with kubectl debug",
-			}}
-		}),
+	pod := func(path ...string) []string { return append(slices.Clone(podIn(spec)), path...) }
+	errs := []error{edit(spec, pod("volumes", "[]", "name"), pattern(labelPattern, maxNameLength))}
+	if len(podIn(spec)) > 1 {
+		errs = append(errs, checkWorkload(spec, pod))
+	} else {
+		errs = append(errs,
+			edit(spec, []string{"template", "metadata", "[]", "labels"}, labelValues),
+			edit(spec, []string{"template", "primaryContainers"}, bound(maxContainers)),
+			edit(spec, pod("primaryContainers", "[]", "image"), pattern(noSpaceAround, 0)),
+			edit(spec, pod("primaryContainers", "[]", "env", "[]", "name"), pattern(variableName, 0)),
+			edit(spec, pod("runtimeClassName"), pattern(optionalName, maxNameSubdomain)),
+		)
 	}
 	for _, list := range []string{"containers", "initContainers"} {
 		in := func(path ...string) []string { return pod(append([]string{list, "[]"}, path...)...) }
@@ -144,6 +134,31 @@ func checkTemplates(spec *apiextensionsv1.JSONSchemaProps) error {
 		)
 	}
 	return errors.Join(append(errs, checkClaims(spec))...)
+}
+
+// checkWorkload checks what only the template of a workload has.
+func checkWorkload(spec *apiextensionsv1.JSONSchemaProps, pod func(...string) []string) error {
+	return errors.Join(
+		edit(spec, []string{"template", "metadata", "labels"}, labelValues),
+		edit(spec, pod("nodeSelector"), labelValues),
+		edit(spec, pod("serviceAccountName"), pattern(optionalName, maxNameSubdomain)),
+		edit(spec, pod("priorityClassName"), pattern(optionalName, maxNameSubdomain)),
+		edit(spec, pod("hostname"), pattern(optionalLabel, maxNameLength)),
+		edit(spec, pod("subdomain"), pattern(optionalLabel, maxNameLength)),
+		edit(spec, pod("readinessGates", "[]", "conditionType"), pattern(qualifiedName, maxLabelKeyLength)),
+		edit(spec, pod("terminationGracePeriodSeconds"), atLeast(0)),
+		edit(spec, pod("restartPolicy"), func(node *apiextensionsv1.JSONSchemaProps) {
+			for _, known := range []string{"", "Always", "OnFailure", "Never"} {
+				node.Enum = append(node.Enum, apiextensionsv1.JSON{Raw: []byte(`"` + known + `"`)})
+			}
+		}),
+		edit(spec, pod("ephemeralContainers"), func(node *apiextensionsv1.JSONSchemaProps) {
+			node.XValidations = apiextensionsv1.ValidationRules{{
+				Rule:    `size(self) == 0`,
+				Message: "ephemeralContainers cannot be part of a template: add them to a running Pod with kubectl debug",
+			}}
+		}),
+	)
 }
 
 func checkClaims(spec *apiextensionsv1.JSONSchemaProps) error {

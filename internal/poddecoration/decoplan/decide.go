@@ -53,7 +53,7 @@ type deciding struct {
 	// spare is how many more Pods may become unavailable, once that is asked.
 	spare *int
 	// next is the status to be. Its trial is decided on with the Pods.
-	next Status
+	next appsv1alpha1.PodDecorationStatus
 }
 
 // Decide answers what is due. Its cost is O(Pods × decorations) for selectors; what it writes is about Pods that are
@@ -144,36 +144,42 @@ func (r *deciding) rollout() Rollout {
 	return a
 }
 
-// New returns the decorations that a new Pod with these labels is to have.
-func New(decorations []Decoration, podLabels map[string]string) []decoration.Mark {
+// New returns the decorations that a new Pod with these labels is to have, and whether any selects it: one that is held
+// back may be none that it gets.
+func New(decorations []Decoration, podLabels map[string]string) (marks []decoration.Mark, isSelected bool) {
 	rollouts := make([]Rollout, 0, len(decorations))
 	for i := range decorations {
-		rollouts = append(rollouts, read(&decorations[i], nil).rollout())
+		of := read(&decorations[i], nil)
+		rollouts = append(rollouts, of.rollout())
+		isSelected = isSelected || !of.Deleting && of.selector != nil && of.selector.Matches(labels.Set(podLabels))
 	}
-	return AssignNew(rollouts, podLabels)
+	return AssignNew(rollouts, podLabels), isSelected
 }
 
 // tell tells each Pod what it is to have.
 func (d *decision) tell() {
-	exists, unusable := map[string]bool{}, map[string]bool{}
+	by := map[string]*deciding{}
 	for _, of := range d.decorations {
 		d.rollouts = append(d.rollouts, of.rollout())
-		exists[of.Name], unusable[of.Name] = true, of.problem != "" && !of.Deleting
+		by[of.Name] = of
 	}
 	for i, marks := range Assign(d.rollouts, d.pods) {
 		p := d.pods[i]
 		for _, m := range p.answered() {
 			// What cannot be decided on stays. So does what does not exist any more, but on Pods of CollaSets, which could have
 			// no other template then: how it is to be taken off is not known.
-			stays := unusable[m.Name] || !exists[m.Name] && !p.ofCollaSet()
+			of := by[m.Name]
+			stays := of == nil && !p.ofCollaSet() || of != nil && of.problem != "" && !of.Deleting
 			if stays && revisionIn(marks, m.Name) == "" {
 				marks = append(marks, m)
 			}
 		}
-		for _, of := range d.decorations {
-			of.assigned[i] = revisionIn(marks, of.Name)
+		for _, m := range marks {
+			if of := by[m.Name]; of != nil {
+				of.assigned[i] = m.Revision
+			}
 		}
-		if !p.follows() || decoration.Key(marks) == p.goal() {
+		if !p.follows() || same(marks, p.wanted()) {
 			continue
 		}
 		if len(d.plan.Tells) == maxWrites {

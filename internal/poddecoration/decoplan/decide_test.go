@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
@@ -41,7 +42,7 @@ func TestAllPodsGetADecoration(t *testing.T) {
 			assert.EqualValues(t, 10, s.InjectedPods)
 			assert.EqualValues(t, 10, s.UpdatedAvailablePods)
 			assert.Equal(t, "sidecar-1", s.CurrentRevision)
-			_, ready := w.condition("sidecar", decoplan.Ready)
+			_, ready := w.condition("sidecar", appsv1alpha1.PodDecorationReady)
 			assert.True(t, ready)
 			require.Len(t, s.Details, 2)
 			assert.Equal(t, "db", s.Details[0].CollaSet)
@@ -84,7 +85,7 @@ func TestD4ASelectorThatIsNotValidSelectsNothing(t *testing.T) {
 	require.True(t, w.run(always))
 	assert.Empty(t, w.log)
 	assert.Equal(t, 10, w.at("sidecar-1"))
-	reason, stalled := w.condition("sidecar", decoplan.Stalled)
+	reason, stalled := w.condition("sidecar", appsv1alpha1.PodDecorationStalled)
 	assert.True(t, stalled)
 	assert.Equal(t, string(appsv1alpha1.ReasonInvalidSpec), reason)
 	// Others go on.
@@ -102,7 +103,7 @@ func TestD5APartitionIsKeptByWhoeverDecides(t *testing.T) {
 	w.decoration("sidecar").Spec.UpdateStrategy.RollingUpdate = rolling(9)
 	require.True(t, w.run(always))
 	assert.Equal(t, 1, w.at("sidecar-2"))
-	_, ready := w.condition("sidecar", decoplan.Ready)
+	_, ready := w.condition("sidecar", appsv1alpha1.PodDecorationReady)
 	assert.True(t, ready)
 	assert.Equal(t, "sidecar-1", w.decoration("sidecar").Status.CurrentRevision)
 	// New Pods get the current one.
@@ -157,7 +158,7 @@ func TestWebhookServerIsAway(t *testing.T) {
 	blockers := w.decoration("sidecar").Status.Blockers
 	require.NotEmpty(t, blockers)
 	assert.Equal(t, decoplan.BlockNotInjected, blockers[0].Reason)
-	_, stalled := w.condition("sidecar", decoplan.Stalled)
+	_, stalled := w.condition("sidecar", appsv1alpha1.PodDecorationStalled)
 	assert.True(t, stalled)
 
 	w.bare = false
@@ -215,7 +216,7 @@ func TestATemplateThatDoesNotServeStops(t *testing.T) {
 			require.True(t, w.run(always), w.log)
 			require.Empty(t, w.problems)
 			s := w.decoration("sidecar").Status
-			reason, stalled := w.condition("sidecar", decoplan.Stalled)
+			reason, stalled := w.condition("sidecar", appsv1alpha1.PodDecorationStalled)
 			assert.Equal(t, "sidecar-1", s.CurrentRevision)
 			switch policy {
 			case appsv1alpha1.RolloutFailureRollback:
@@ -248,7 +249,7 @@ func TestPausedTellsNoOtherPod(t *testing.T) {
 	w.log = nil
 	require.True(t, w.run(always))
 	assert.Empty(t, w.log)
-	reason, _ := w.condition("sidecar", decoplan.Progressing)
+	reason, _ := w.condition("sidecar", appsv1alpha1.PodDecorationProgressing)
 	assert.Equal(t, string(appsv1alpha1.ReasonPaused), reason)
 }
 
@@ -287,7 +288,7 @@ func TestAnythingAtRandom(t *testing.T) {
 		for _, name := range names {
 			d := w.decoration(name)
 			d.Generation++
-			d.Spec.UpdateStrategy = decoplan.UpdateStrategy{}
+			d.Spec.UpdateStrategy = appsv1alpha1.PodDecorationUpdateStrategy{}
 		}
 		require.True(t, w.run(always), "does not come to rest\n%v", w.log)
 		require.Empty(t, w.problems)
@@ -303,4 +304,25 @@ func TestAnythingAtRandom(t *testing.T) {
 		}
 		require.Less(t, w.Now.Sub(time.Unix(1_700_000_000, 0)), 2*time.Hour)
 	})
+}
+
+// TestD6ADefaultIsAppliedWhenItIsRead: what is left out means the same as what is written.
+func TestD6ADefaultIsAppliedWhenItIsRead(t *testing.T) {
+	rollout := func(change func(*appsv1alpha1.PodDecorationSpec)) ([]string, appsv1alpha1.PodDecorationStatus) {
+		w := started(t)
+		w.forcing["sidecar-1"] = true
+		w.decorate("sidecar", func(d *decoplan.Decoration) { change(&d.Spec) })
+		require.True(t, w.run(always), w.log)
+		return w.log, w.decoration("sidecar").Status
+	}
+	left, status := rollout(func(*appsv1alpha1.PodDecorationSpec) {})
+	written, same := rollout(func(s *appsv1alpha1.PodDecorationSpec) {
+		s.Weight, s.ProgressDeadlineSeconds = ptr.To[int32](0), ptr.To[int32](appsv1alpha1.DefaultProgressDeadlineSeconds)
+		s.UpdateStrategy = appsv1alpha1.PodDecorationUpdateStrategy{PodUpdatePolicy: appsv1alpha1.PodUpdateInPlaceIfPossible,
+			FailurePolicy: appsv1alpha1.RolloutFailureReport,
+			RollingUpdate: &appsv1alpha1.PodDecorationRollingUpdate{Partition: ptr.To[int32](0),
+				MaxUnavailable: ptr.To(intstr.FromString("25%"))}}
+	})
+	assert.Equal(t, left, written)
+	assert.Equal(t, status, same)
 }

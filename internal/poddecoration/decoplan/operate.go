@@ -234,7 +234,7 @@ func (d *decision) passesTrial(of *deciding, p *Pod) bool {
 	}
 	if !of.isTrialNew {
 		of.isTrialNew = true
-		of.next.Trial = &Trial{Time: stamp(d.Now), PodName: p.View.Name, PodUID: p.View.UID}
+		of.next.Trial = &appsv1alpha1.PodDecorationTrial{Time: stamp(d.Now), PodName: p.View.Name, PodUID: p.View.UID}
 	}
 	return false // once that is stored
 }
@@ -277,7 +277,7 @@ func (d *decision) spare(of *deciding) int {
 }
 
 // maxUnavailable is a Deployment's: 25 % by default, rounded down, and at least one.
-func maxUnavailable(spec *Spec, count int) int {
+func maxUnavailable(spec *appsv1alpha1.PodDecorationSpec, count int) int {
 	value := intstr.FromString("25%")
 	if rolling := spec.UpdateStrategy.RollingUpdate; rolling != nil && rolling.MaxUnavailable != nil {
 		value = *rolling.MaxUnavailable

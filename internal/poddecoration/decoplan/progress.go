@@ -83,9 +83,9 @@ func (d *decision) moveClock(of *deciding, p progress) progress {
 }
 
 // wasRunning reports whether a status is of a rollout that was under way: the clock runs from its begin.
-func wasRunning(s *Status) bool {
+func wasRunning(s *appsv1alpha1.PodDecorationStatus) bool {
 	for _, c := range s.Conditions {
-		if c.Type == Progressing {
+		if c.Type == appsv1alpha1.PodDecorationProgressing {
 			return c.Reason != string(appsv1alpha1.ReasonRolloutComplete) && c.Reason != string(appsv1alpha1.ReasonPaused)
 		}
 	}

@@ -1,6 +1,7 @@
 package decoplan
 
 import (
+	"slices"
 	"time"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -26,11 +27,13 @@ type Decoration struct {
 	Generation int64
 	// Deleting is whether it is being deleted, Protected whether our finalizer keeps it.
 	Deleting, Protected bool
-	Spec                Spec
-	Status              Status
+	Spec                appsv1alpha1.PodDecorationSpec
+	Status              appsv1alpha1.PodDecorationStatus
 	// Updated is the revision of the present template, "" if it has none for the reason in Problem.
 	Updated string
 	Problem string
+	// Collisions is how often the name of a new revision was taken, for status.
+	Collisions *int32
 	// Next is what lies between status.currentRevision and Updated; nil if that is not known, or they are equal.
 	Next *appsv1alpha1.UpdateForecast
 }
@@ -94,7 +97,7 @@ type Plan struct {
 	// Writes are changes of the protocol: an update or a deletion that is not wanted any more, or a deletion to ask for.
 	Writes []Write
 	// Statuses are those to store, by the decorations' names.
-	Statuses map[string]*Status
+	Statuses map[string]*appsv1alpha1.PodDecorationStatus
 	// Protect are the decorations to which our finalizer is to be added, Release those from which it is to be removed.
 	Protect, Release []string
 	// NextLook is when to decide again if nothing happens before; 0 is never.
@@ -139,8 +142,10 @@ func (p *Pod) wanted() []decoration.Mark {
 	return p.answered()
 }
 
-// goal is the key of the decorations that the Pod is to have.
-func (p *Pod) goal() string { return decoration.Key(p.wanted()) }
+// same reports whether two lists are of the same decorations, whatever their order.
+func same(a, b []decoration.Mark) bool {
+	return slices.Equal(a, b) || decoration.Key(a) == decoration.Key(b)
+}
 
 // revisionIn is the revision of a decoration in a list, "" if it is not in it.
 func revisionIn(marks []decoration.Mark, name string) string {
@@ -153,7 +158,7 @@ func revisionIn(marks []decoration.Mark, name string) string {
 }
 
 // isDue reports whether the Pod is to have other decorations than it was made with.
-func (p *Pod) isDue() bool { return p.goal() != decoration.Key(p.answered()) }
+func (p *Pod) isDue() bool { return !same(p.wanted(), p.answered()) }
 
 // ofCollaSet reports whether collaset-controller has the Pod follow what it is told.
 func (p *Pod) ofCollaSet() bool { return p.Owner.Kind == appsv1alpha1.CollaSetKind }
@@ -170,3 +175,28 @@ func (p *Pod) isMarked() bool { return podops.MarkedBy(p.View, appsv1alpha1.ToDe
 
 // hasAny reports whether the Pod was made with some revision of a decoration.
 func (p *Pod) hasAny(name string) bool { return revisionIn(p.answered(), name) != "" }
+
+// Used are the names of revisions that Pods have or are to have, and that statuses name: those that are there, and
+// those that are to be.
+func Used(s *Snapshot, next map[string]*appsv1alpha1.PodDecorationStatus) map[string]bool {
+	used := map[string]bool{}
+	for i := range s.Pods {
+		for _, m := range slices.Concat(s.Pods[i].answered(), s.Pods[i].Desired) {
+			used[m.Revision] = true
+		}
+	}
+	add := func(status *appsv1alpha1.PodDecorationStatus) {
+		used[status.CurrentRevision], used[status.UpdatedRevision] = true, true
+		if status.Halted != nil {
+			used[status.Halted.Revision], used[status.Halted.RollbackTo] = true, true
+		}
+	}
+	for i := range s.Decorations {
+		used[s.Decorations[i].Updated] = true
+		add(&s.Decorations[i].Status)
+	}
+	for _, status := range next {
+		add(status)
+	}
+	return used
+}

@@ -38,7 +38,7 @@ func (r *deciding) awaits(p *Pod) bool { return p.follows() && p.hasAny(r.Name) 
 // report works out the status of a decoration.
 func (d *decision) report(of *deciding) {
 	s := &of.next
-	s.ObservedGeneration = of.Generation
+	s.ObservedGeneration, s.CollisionCount = of.Generation, of.Collisions
 	if !of.Deleting && of.problem == "" {
 		s.UpdatedRevision = of.Updated
 	}
@@ -60,7 +60,7 @@ func (d *decision) report(of *deciding) {
 	d.conditions(of, p)
 	if !equality.Semantic.DeepEqual(*s, of.Status) {
 		if d.plan.Statuses == nil {
-			d.plan.Statuses = map[string]*Status{}
+			d.plan.Statuses = map[string]*appsv1alpha1.PodDecorationStatus{}
 		}
 		d.plan.Statuses[of.Name] = s
 	}
@@ -121,8 +121,8 @@ func (r *deciding) isComplete(p progress) bool {
 }
 
 // details are the Pods by workload, as many as fit.
-func (d *decision) details(of *deciding) []WorkloadDetail {
-	by := map[string]*WorkloadDetail{}
+func (d *decision) details(of *deciding) []appsv1alpha1.PodDecorationWorkloadDetail {
+	by := map[string]*appsv1alpha1.PodDecorationWorkloadDetail{}
 	size := 0
 	for _, i := range of.pods {
 		p := d.pods[i]
@@ -132,7 +132,7 @@ func (d *decision) details(of *deciding) []WorkloadDetail {
 			if size += len(owner) + 64; size > maxDetails {
 				continue
 			}
-			detail = &WorkloadDetail{}
+			detail = &appsv1alpha1.PodDecorationWorkloadDetail{}
 			switch {
 			case p.ofCollaSet():
 				detail.CollaSet = p.Owner.Name
@@ -149,10 +149,10 @@ func (d *decision) details(of *deciding) []WorkloadDetail {
 		if size += len(p.View.Name) + len(revision) + 64; size > maxDetails {
 			continue
 		}
-		detail.Pods = append(detail.Pods, PodInfo{Name: p.View.Name, Revision: revision,
+		detail.Pods = append(detail.Pods, appsv1alpha1.PodDecorationPodInfo{Name: p.View.Name, Revision: revision,
 			Escaped: revision == "" && of.assigned[i] != ""})
 	}
-	var details []WorkloadDetail
+	var details []appsv1alpha1.PodDecorationWorkloadDetail
 	for _, owner := range slices.Sorted(maps.Keys(by)) {
 		details = append(details, *by[owner])
 	}
@@ -179,7 +179,7 @@ func (d *decision) conditions(of *deciding, p progress) {
 	case h != nil:
 		stop(appsv1alpha1.ReasonRolloutHalted, fmt.Sprintf("Pods with revision %s did not serve within "+
 			"spec.progressDeadlineSeconds: no more Pods get it; change spec.template", h.Revision))
-	case of.refused:
+	case of.refused && p.waiting == 0:
 		stop(appsv1alpha1.ReasonBlocked, message+"; status.blockers has what keeps the others from it")
 	case p.waiting == 0 && s.CurrentRevision == s.UpdatedRevision:
 		ready, reconciling, reason = true, false, appsv1alpha1.ReasonRolloutComplete
@@ -200,10 +200,10 @@ func (d *decision) conditions(of *deciding, p progress) {
 		meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: kind, Status: status, Reason: string(reason),
 			Message: cut(message, maxMessage), ObservedGeneration: of.Generation, LastTransitionTime: stamp(d.Now)})
 	}
-	set(Ready, ready)
-	set(Reconciling, reconciling)
-	set(Stalled, stalled)
-	set(Progressing, progressing)
+	set(appsv1alpha1.PodDecorationReady, ready)
+	set(appsv1alpha1.PodDecorationReconciling, reconciling)
+	set(appsv1alpha1.PodDecorationStalled, stalled)
+	set(appsv1alpha1.PodDecorationProgressing, progressing)
 }
 
 // cut shortens a text to so many bytes.

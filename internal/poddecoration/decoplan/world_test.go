@@ -43,7 +43,7 @@ func newWorld() *world {
 
 // decorate adds a decoration of all Pods, at its first revision.
 func (w *world) decorate(name string, change func(*decoplan.Decoration)) {
-	d := decoplan.Decoration{Name: name, Generation: 1, Updated: name + "-1", Spec: decoplan.Spec{
+	d := decoplan.Decoration{Name: name, Generation: 1, Updated: name + "-1", Spec: appsv1alpha1.PodDecorationSpec{
 		Selector: &metav1.LabelSelector{},
 	}}
 	if change != nil {
@@ -134,7 +134,7 @@ func (w *world) create(workload string) {
 		p.View.Labels[podops.CreatingLabel] = "1"
 	}
 	if !w.bare {
-		p.Has, p.Seen = decoplan.New(w.Decorations, p.Labels), len(w.Decorations) > 0
+		p.Has, p.Seen = decoplan.New(w.Decorations, p.Labels)
 	}
 	w.say("create %s with %s", p.View.Name, keyOf(&p))
 	w.Pods = append(w.Pods, p)
@@ -306,6 +306,6 @@ func (w *world) condition(name, kind string) (reason string, is bool) {
 	return "", false
 }
 
-func rolling(partition int32) *decoplan.RollingUpdate {
-	return &decoplan.RollingUpdate{Partition: ptr.To(partition)}
+func rolling(partition int32) *appsv1alpha1.PodDecorationRollingUpdate {
+	return &appsv1alpha1.PodDecorationRollingUpdate{Partition: ptr.To(partition)}
 }

@@ -34,6 +34,9 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 		{ImportPath: m + "/cmd/collaset-controller", Imports: []string{m + "/internal/bootstrap", m + "/internal/collaset"}},
 		{ImportPath: m + "/cmd/resourceconsist-controller",
 			Imports: []string{m + "/internal/bootstrap", m + "/internal/resourceconsist"}},
+		{ImportPath: m + "/cmd/webhook-server", Imports: []string{m + "/internal/bootstrap", m + "/internal/webhook"}},
+		{ImportPath: m + "/cmd/poddecoration-controller",
+			Imports: []string{m + "/internal/bootstrap", m + "/internal/poddecoration"}},
 		{ImportPath: m + "/cmd/sixth-controller", Imports: []string{m + "/internal/bootstrap", m + "/internal/sixth"}},
 		{ImportPath: m + "/cmd/kubectl-kuperator", Imports: []string{m + "/internal/plugin"}},
 	}
@@ -53,6 +56,19 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 		"a component imports a part of another": {
 			given: archtest.Package{ImportPath: m + "/internal/sixth/part", Imports: []string{m + "/internal/collaset/setplan"}},
 			want:  "components meet only",
+		},
+		"admission decides on decorations": {
+			given: archtest.Package{ImportPath: m + "/internal/webhook",
+				Imports: []string{m + "/internal/poddecoration/decoplan"}},
+		},
+		"admission imports the controller of decorations": {
+			given: archtest.Package{ImportPath: m + "/internal/webhook", Imports: []string{m + "/internal/poddecoration"}},
+			want:  "components meet only",
+		},
+		"another component decides on decorations": {
+			given: archtest.Package{ImportPath: m + "/internal/collaset",
+				Imports: []string{m + "/internal/poddecoration/decoplan"}},
+			want: "components meet only",
 		},
 		"a test of a component imports another": {
 			given: archtest.Package{ImportPath: m + "/internal/collaset", TestImports: []string{m + "/internal/sixth/part"}},

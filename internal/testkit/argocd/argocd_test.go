@@ -161,6 +161,46 @@ func TestHealthOfJobs(t *testing.T) {
 	}
 }
 
+func TestHealthOfDecorations(t *testing.T) {
+	all := func(ready, stalled, progressing bool, reason appsv1alpha1.ConditionReason, message string) []metav1.Condition {
+		return []metav1.Condition{condition(appsv1alpha1.PodDecorationReady, ready, reason, message),
+			condition(appsv1alpha1.PodDecorationStalled, stalled, reason, message),
+			condition(appsv1alpha1.PodDecorationProgressing, progressing, reason, message)}
+	}
+	old := all(true, false, true, appsv1alpha1.ReasonRolloutComplete, "2 of 2 Pods")
+	for i := range old {
+		old[i] = outdated(old[i])
+	}
+	for name, tc := range map[string]struct {
+		state
+		want, says string
+	}{
+		"not looked at yet": {state{}, "Progressing", "waiting for poddecoration-controller"},
+		"looked at with an older spec": {state{observed: 2, conditions: old}, "Progressing",
+			"waiting for poddecoration-controller"},
+		"conditions of an older spec": {state{observed: 3, conditions: old}, "Progressing",
+			"waiting for poddecoration-controller"},
+		"under way": {state{observed: 3, conditions: all(false, false, true, appsv1alpha1.ReasonUpdating, "1 of 2 Pods")},
+			"Progressing", "1 of 2 Pods"},
+		"every Pod has it": {state{observed: 3,
+			conditions: all(true, false, true, appsv1alpha1.ReasonRolloutComplete, "2 of 2 Pods")}, "Healthy", "2 of 2 Pods"},
+		"paused midway": {state{observed: 3, conditions: all(false, false, false, appsv1alpha1.ReasonPaused, "1 of 2 Pods")},
+			"Suspended", "1 of 2 Pods"},
+		"no progress within its deadline": {state{observed: 3,
+			conditions: all(false, false, false, appsv1alpha1.ReasonProgressDeadlineExceeded, "nothing got better")}, "Degraded",
+			"nothing got better"},
+		"Pods cannot have it": {state{observed: 3,
+			conditions: all(false, true, false, appsv1alpha1.ReasonBlocked, "status.blockers has what keeps them")}, "Degraded",
+			"status.blockers"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &appsv1alpha1.PodDecoration{ObjectMeta: metav1.ObjectMeta{Name: "sidecar", Generation: 3}}
+			d.Status = appsv1alpha1.PodDecorationStatus{ObservedGeneration: tc.observed, Conditions: tc.conditions}
+			checkHealth(t, unstructuredOf(t, d, "PodDecoration"), tc.want, tc.says)
+		})
+	}
+}
+
 func checkHealth(t *testing.T, object *unstructured.Unstructured, want, says string) {
 	t.Helper()
 	c, err := Load(shipped)

@@ -16,7 +16,7 @@ import (
 
 var (
 	root      = filepath.Join("..", "..", "..")
-	resources = []string{"collasets", "operationjobs", "podtransitionrules", "resourcecontexts"}
+	resources = []string{"collasets", "operationjobs", "poddecorations", "podtransitionrules", "resourcecontexts"}
 )
 
 // world is all kinds that are shipped and the objects that set each of their fields.

@@ -16,6 +16,7 @@ const (
 	ruleController        = "podtransitionrule-controller"
 	consistController     = "resourceconsist-controller"
 	jobController         = "operationjob-controller"
+	decorationController  = "poddecoration-controller"
 	webhookServer         = "webhook-server"
 	anyField              = ""
 	podLabels             = "f:metadata.f:labels.f:"
@@ -48,6 +49,8 @@ var writable = map[string]map[string]fields{
 		consistController:   {may: []string{podLabels, podAnnotations + availableConditions, podFinalizers}},
 		jobController: {may: []string{podLabels, podAnnotations + toReplaceAskers, podAnnotations + toDeleteAskers,
 			podAnnotations + jobTasks, podFinalizers}, images: true},
+		decorationController: {may: []string{podLabels, podAnnotations, "f:spec.f:"},
+			mayNot: []string{podAnnotations + strings.TrimSuffix(ruleDetail, "/")}},
 		webhookServer: {may: []string{podLabels, podAnnotations}},
 	},
 	"CollaSet": {
@@ -55,6 +58,9 @@ var writable = map[string]map[string]fields{
 	},
 	"PodTransitionRule": {
 		ruleController: {may: []string{podFinalizers, "f:status"}},
+	},
+	"PodDecoration": {
+		decorationController: {may: []string{podFinalizers, "f:status"}},
 	},
 	"ResourceContext": {
 		collasetController: {may: []string{anyField}},
@@ -66,7 +72,7 @@ var foreignLabels = map[string]bool{lifecycleController: true, consistController
 
 // components are the suite's field managers.
 var components = map[string]bool{collasetController: true, lifecycleController: true, ruleController: true,
-	consistController: true, jobController: true, webhookServer: true}
+	consistController: true, jobController: true, decorationController: true, webhookServer: true}
 
 // checkWriters judges that no component has written a field that is not its own. What it wrote is what it holds by
 // managedFields; only what has changed since is looked at.

@@ -38,6 +38,7 @@ const (
 	Lifecycle         = "lifecycle-controller"
 	ResourceConsist   = "resourceconsist-controller"
 	OperationJob      = "operationjob-controller"
+	PodDecoration     = "poddecoration-controller"
 	Webhook           = "webhook-server"
 )
 
@@ -52,7 +53,7 @@ const (
 
 // Components returns the names of all components.
 func Components() []string {
-	return []string{CollaSet, PodTransitionRule, Lifecycle, ResourceConsist, OperationJob, Webhook}
+	return []string{CollaSet, PodTransitionRule, Lifecycle, ResourceConsist, OperationJob, PodDecoration, Webhook}
 }
 
 // ReplicaName names the n-th process of a component, from 1; the first has the component's own name. All replicas have

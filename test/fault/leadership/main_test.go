@@ -24,7 +24,7 @@ const (
 
 // controllers are the components of which one replica leads.
 var controllers = []string{suite.CollaSet, suite.PodTransitionRule, suite.Lifecycle, suite.ResourceConsist,
-	suite.OperationJob}
+	suite.OperationJob, suite.PodDecoration}
 
 // everything is two replicas of each controller, and one webhook-server.
 var everything = testsuite.Share(func(ctx context.Context) (*story.World, error) {

@@ -37,7 +37,7 @@ const (
 
 // controllers are the components that have shards.
 var controllers = []string{suite.CollaSet, suite.PodTransitionRule, suite.Lifecycle, suite.ResourceConsist,
-	suite.OperationJob}
+	suite.OperationJob, suite.PodDecoration}
 
 // world is a cluster with the suite installed and webhook-server running; controllers are started as replicas.
 type world struct {

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-var kinds = []string{"collaset", "operationjob", "podtransitionrule", "resourcecontext"}
+var kinds = []string{"collaset", "operationjob", "poddecoration", "podtransitionrule", "resourcecontext"}
 
 // ways are how manifests get to the API server, unknown fields being an error as with kubectl.
 var ways = map[string]func(context.Context, *unstructured.Unstructured) error{
@@ -67,6 +67,12 @@ var notOfKuperator = map[string][]string{
 	"operationjob": {
 		"spec.targetSelector", "spec.parallelism", "spec.failurePolicy", "spec.restart", "status.conditions",
 		"status.targetDetails.operation",
+	},
+	"poddecoration": {
+		"spec.required", "spec.progressDeadlineSeconds", "spec.updateStrategy.paused", "spec.updateStrategy.podUpgradePolicy",
+		"spec.updateStrategy.failurePolicy", "spec.updateStrategy.rollingUpdate.maxUnavailable", "status.details.workload",
+		"status.lastProgressTime", "status.halted", "status.trial", "status.nextUpdate", "status.conditions",
+		"status.blockers",
 	},
 	"podtransitionrule": {
 		"status.conditions", "status.desired", "status.available", "status.granted", "status.blocked", "status.grants",

@@ -43,7 +43,7 @@ const (
 )
 
 var components = []string{"collaset-controller", "podtransitionrule-controller", "lifecycle-controller",
-	"resourceconsist-controller", "operationjob-controller", "webhook-server"}
+	"resourceconsist-controller", "operationjob-controller", "poddecoration-controller", "webhook-server"}
 
 func deployDir(parts ...string) string {
 	return filepath.Join(append([]string{"..", "..", "..", "deploy"}, parts...)...)
@@ -91,14 +91,15 @@ func TestOverlays(t *testing.T) {
 		"sharded":                {components, 3, shipped},
 		"kuperator-v0.7":         {components, 2, shipped},
 		"namespace-scoped":       {components, 2, append(shipped, "--namespaces=team-a,team-b")},
-		"no-webhook":             {components[:5], 2, shipped},
+		"no-webhook":             {components[:6], 2, shipped},
 		"local":                  {components, 0, shipped},
 		"collaset-only":          {components[:1], 2, append(shipped, "--pod-ops-lifecycle=false")},
 		"podtransitionrule-only": {components[1:2], 2, shipped},
 		"lifecycle-only":         {components[2:3], 2, shipped},
 		"resourceconsist-only":   {components[3:4], 2, shipped},
 		"operationjob-only":      {components[4:5], 2, shipped},
-		"webhook-only":           {components[5:], 2, shipped},
+		"poddecoration-only":     {components[5:6], 2, shipped},
+		"webhook-only":           {components[6:], 2, shipped},
 	}
 	entries, err := os.ReadDir(deployDir("overlays"))
 	require.NoError(t, err)
@@ -148,7 +149,8 @@ func TestOverlays(t *testing.T) {
 // argsOf are the arguments that a component has in an overlay.
 func argsOf(component, overlay string, common []string) []string {
 	args := slices.Clone(common)
-	if overlay == "kuperator-v0.7" && component != "resourceconsist-controller" && component != "operationjob-controller" {
+	withoutContracts := []string{"resourceconsist-controller", "operationjob-controller", "poddecoration-controller"}
+	if overlay == "kuperator-v0.7" && !slices.Contains(withoutContracts, component) {
 		args = append(args, "--compatibility=kuperator-v0.7")
 	}
 	switch {
@@ -192,7 +194,7 @@ func TestPrerequisites(t *testing.T) {
 		checkRole(t, object)
 	}
 	require.Contains(t, byKey, "ClusterRole/kuperator-metrics-reader")
-	for _, crd := range []string{"collasets", "operationjobs", "podtransitionrules", "resourcecontexts"} {
+	for _, crd := range []string{"collasets", "operationjobs", "poddecorations", "podtransitionrules", "resourcecontexts"} {
 		require.Contains(t, byKey, "CustomResourceDefinition/"+crd+".apps.kusionstack.io")
 	}
 	labels := byKey["Namespace/"+system].Object["metadata"].(map[string]any)["labels"].(map[string]any)
@@ -346,7 +348,9 @@ func TestProtocolGuardTakesRulesFromTheRoleEdit(t *testing.T) {
 	for _, needed := range []string{"ValidatingAdmissionPolicy/kuperator-protocol",
 		"ValidatingAdmissionPolicyBinding/kuperator-protocol",
 		"ValidatingAdmissionPolicy/kuperator-protocol-templates",
-		"ValidatingAdmissionPolicyBinding/kuperator-protocol-templates", "ClusterRole/kuperator-participant"} {
+		"ValidatingAdmissionPolicyBinding/kuperator-protocol-templates",
+		"ValidatingAdmissionPolicy/kuperator-protocol-decorations",
+		"ValidatingAdmissionPolicyBinding/kuperator-protocol-decorations", "ClusterRole/kuperator-participant"} {
 		require.Contains(t, byKey, needed)
 	}
 	for _, rule := range as[rbacv1.ClusterRole](t, byKey["ClusterRole/kuperator-edit"]).Rules {
@@ -460,12 +464,15 @@ func TestAnAPIServerTakesTheWholeSuite(t *testing.T) {
 		require.Eventually(t, func() bool {
 			return may(t.Context(), "edit", "create", "collasets") && may(t.Context(), "view", "list", "resourcecontexts") &&
 				may(t.Context(), "edit", "create", "operationjobs") && may(t.Context(), "view", "get", "operationjobs") &&
+				may(t.Context(), "edit", "create", "poddecorations") && may(t.Context(), "view", "get", "poddecorations") &&
 				may(t.Context(), "edit", "get", "podtransitionrules") // what view has comes to edit by itself
 		},
 			deadline, tick, "the roles are joined to those of the cluster")
 		require.False(t, may(t.Context(), "view", "create", "collasets"))
 		require.False(t, may(t.Context(), "view", "create", "operationjobs"))
 		require.False(t, may(t.Context(), "edit", "update", "operationjobs/status"))
+		require.False(t, may(t.Context(), "view", "create", "poddecorations"))
+		require.False(t, may(t.Context(), "edit", "update", "poddecorations/status"))
 		require.False(t, may(t.Context(), "edit", "update", "resourcecontexts"))
 	})
 

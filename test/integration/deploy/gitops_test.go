@@ -28,7 +28,8 @@ func TestArgoCDComponentAddsToTheConfigMap(t *testing.T) {
 	config := as[corev1.ConfigMap](t, objects[0])
 	require.Equal(t, "https://argocd.example.com", config.Data["url"])
 	for _, name := range []string{"health.apps.kusionstack.io_CollaSet", "actions.apps.kusionstack.io_CollaSet",
-		"health.apps.kusionstack.io_OperationJob", "health.apps.kusionstack.io_PodTransitionRule"} {
+		"health.apps.kusionstack.io_OperationJob", "health.apps.kusionstack.io_PodDecoration",
+		"health.apps.kusionstack.io_PodTransitionRule"} {
 		require.Contains(t, config.Data, "resource.customizations."+name)
 	}
 }

@@ -113,6 +113,10 @@ var writable = map[string][]string{
 	"operationjob-controller": {
 		"apps.kusionstack.io/operationjobs", "apps.kusionstack.io/operationjobs/status", "pods", "pods/eviction",
 	},
+	"poddecoration-controller": {
+		"apps.kusionstack.io/poddecorations",
+		"apps.kusionstack.io/poddecorations/status", "apps/controllerrevisions", "pods", "pods/resize",
+	},
 	"webhook-server": {
 		"admissionregistration.k8s.io/mutatingwebhookconfigurations",
 		"admissionregistration.k8s.io/validatingwebhookconfigurations", "pods", "secrets",

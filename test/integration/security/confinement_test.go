@@ -88,14 +88,24 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 	held := workload.Rule(namespace, "held", "0") // or the marked Pod were deleted
 	held.Spec.Rules[0].AvailablePolicy = nil
 	held.Spec.Rules[0].LabelCheck = &appsv1alpha1.LabelCheckRule{Requires: &metav1.LabelSelector{MatchLabels: map[string]string{"may": "go"}}}
+	decorated := pod(namespace, "decorated") // not managed any more
+	decorated.Labels = map[string]string{"team": "good"}
+	decorated.Annotations = map[string]string{appsv1alpha1.PodDecorationRevisionsAnnotation: "[]"}
+	decoration := &appsv1alpha1.PodDecoration{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "sidecar"}}
+	require.NoError(t, w.admin.Create(t.Context(), decoration))
+	ofDecoration := revision.DeepCopy()
+	ofDecoration.Name = "of-decoration"
+	ofPD := *metav1.NewControllerRef(decoration, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodDecorationKind))
+	ofPD.BlockOwnerDeletion = nil
+	ofDecoration.OwnerReferences = []metav1.OwnerReference{ofPD}
 	pinned := pod(namespace, "pinned")
 	pinned.Spec.Containers[0].Image = "web@sha256:" + digits
 	job := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "waits"}}
 	job.Spec.Action, job.Spec.Targets = appsv1alpha1.OpsActionEvict, []appsv1alpha1.PodOpsTarget{{Name: "no-such-pod"}}
 	ended := job.DeepCopy()
 	ended.Name, job.Spec.Partition = "ended", ptr.To[int32](0)
-	for _, object := range []client.Object{held, balanced, marked, others, pinned, claim, budget, revision, ofStatefulSet,
-		unlabelled, job, ended} {
+	for _, object := range []client.Object{held, balanced, marked, others, decorated, pinned, claim, budget, revision,
+		ofStatefulSet, ofDecoration, unlabelled, job, ended} {
 		require.NoError(t, w.admin.Create(t.Context(), object))
 	}
 	eventually(t, func(c *assert.CollectT) {
@@ -148,9 +158,15 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 	}
 	const cs, lc, ptc, rc, oj, ws = suite.CollaSet, suite.Lifecycle, suite.PodTransitionRule, suite.ResourceConsist,
 		suite.OperationJob, suite.Webhook
-	all, idle := suite.Components(), []string{lc, ptc, rc, oj, ws}
+	const pd = suite.PodDecoration
+	all, idle := suite.Components(), []string{lc, ptc, rc, oj, pd, ws}
 	finalizer := func(name string) string {
 		return fmt.Sprintf(`{"metadata":{"finalizers":["example.test/hold",%q]}}`, name)
+	}
+	named := func(revision *appsv1.ControllerRevision, name string) *appsv1.ControllerRevision {
+		other := revision.DeepCopy()
+		other.ObjectMeta = metav1.ObjectMeta{Namespace: namespace, Name: name, OwnerReferences: revision.OwnerReferences}
+		return other
 	}
 	tests := []struct {
 		what string
@@ -165,15 +181,15 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 		{"run another image in a Pod of others", image(others, "evil:1"), all, nil},
 		{"add a label, as admission may", merge(marked, label("cost-centre")), idle, idle},
 		{"write an annotation, as admission may", merge(marked, note("cost-centre")), idle, idle},
-		{"move a Pod to another selector", merge(marked, label("team")), all, nil},
-		{"take a label off", merge(marked, `{"metadata":{"labels":{"team":null}}}`), all, nil},
+		{"move a Pod to another selector", merge(marked, label("team")), all, []string{pd}},
+		{"take a label off", merge(marked, `{"metadata":{"labels":{"team":null}}}`), all, []string{pd}},
 		{"manage a Pod", merge(others, label(appsv1alpha1.ControlLabel)), all, nil},
-		{"have no deletion graceful", merge(marked, label(podops.GracefulDeletionLabel)), all, nil},
-		{"mark a Pod for deletion", merge(marked, label(appsv1alpha1.ToDeleteLabel)), all, []string{lc, oj, ws}},
-		{"take a step of the protocol", merge(marked, label(podops.OperatePrefix+"/job")), all, []string{lc, rc, oj}},
-		{"excuse a Pod from its rules", merge(marked, note(podops.SkipRulesAnnotation)), all, nil},
-		{"say why a Pod waits", merge(marked, note(podops.RuleDetailPrefix+"/web")), idle, []string{lc, ptc, rc}},
-		{"expect cooperators", merge(marked, note(podops.AvailableConditionsAnnotation)), idle, []string{lc, rc}},
+		{"have no deletion graceful", merge(marked, label(podops.GracefulDeletionLabel)), all, []string{pd}},
+		{"mark a Pod for deletion", merge(marked, label(appsv1alpha1.ToDeleteLabel)), all, []string{lc, oj, pd, ws}},
+		{"take a step of the protocol", merge(marked, label(podops.OperatePrefix+"/job")), all, []string{lc, rc, oj, pd}},
+		{"excuse a Pod from its rules", merge(marked, note(podops.SkipRulesAnnotation)), all, []string{pd}},
+		{"say why a Pod waits", merge(marked, note(podops.RuleDetailPrefix+"/web")), idle, []string{lc, ptc, rc, oj}},
+		{"expect cooperators", merge(marked, note(podops.AvailableConditionsAnnotation)), idle, []string{lc, rc, pd}},
 		{"change owners", merge(marked, `{"metadata":{"ownerReferences":[]}}`), all, nil},
 		{"take a finalizer of others", merge(marked, `{"metadata":{"finalizers":[]}}`), all, nil},
 		{"hold a Pod", merge(marked, finalizer(resourceconsist.Finalizer("web"))), all, []string{rc}},
@@ -182,21 +198,39 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 				`{"metadata":{"ownerReferences":[{"apiVersion":"apps.kusionstack.io/v1alpha1","kind":"CollaSet","name":"web","uid":%q,"controller":true}]}}`, set.UID)
 			return merge(others, body)(c)
 		}, all, []string{cs}},
-		{"run a tag of another content", image(pinned, "web:1"), all, nil},
-		{"put a tag beside a digest", image(pinned, "web:restarted@sha256:"+digits), all, []string{oj}},
-		{"put it beside another digest", image(pinned, "web:restarted@sha256:"+strings.Repeat("2", 64)), all, nil},
-		{"put it into another repository", image(pinned, "web/web:restarted@sha256:"+digits), all, nil},
-		{"put it into another registry", image(pinned, "web.evil.test/web:restarted@sha256:"+digits), all, nil},
+		{"run a tag of another content", image(pinned, "web:1"), all, []string{pd}},
+		{"put a tag beside a digest", image(pinned, "web:restarted@sha256:"+digits), all, []string{oj, pd}},
+		{"put it beside another digest", image(pinned, "web:restarted@sha256:"+strings.Repeat("2", 64)), all, []string{pd}},
+		{"put it into another repository", image(pinned, "web/web:restarted@sha256:"+digits), all, []string{pd}},
+		{"put it into another registry", image(pinned, "web.evil.test/web:restarted@sha256:"+digits), all, []string{pd}},
 		{"ask for a replacement", merge(marked, label(appsv1alpha1.ToReplaceLabel)), all, []string{oj}},
 		{"ask for one of a Pod of others", merge(others, label(appsv1alpha1.ToReplaceLabel)), all, nil},
 		{"say who asks for a replacement", merge(marked, note(appsv1alpha1.ToReplaceLabel+podops.AskersSuffix)), idle,
 			[]string{oj}},
 		{"say who asks for a deletion", merge(marked, note(appsv1alpha1.ToDeleteLabel+podops.AskersSuffix)), idle,
-			[]string{lc, oj}},
+			[]string{lc, oj, pd}},
 		{"write a task", merge(marked, note(podops.TasksAnnotation)), idle, []string{oj}},
 		{"write a task to a Pod of others", merge(others, note(podops.TasksAnnotation)), all, nil},
 		{"keep a Pod for a job", merge(marked, finalizer(appsv1alpha1.ReplaceProtectionFinalizer)), all, []string{oj}},
 		{"keep a Pod of others for a job", merge(others, finalizer(appsv1alpha1.ReplaceProtectionFinalizer)), all, nil},
+		{"take a Pod out of the suite", merge(marked, fmt.Sprintf(`{"metadata":{"labels":{%q:null}}}`,
+			appsv1alpha1.ControlLabel)), all, nil},
+		{"say why a deletion is refused", merge(marked, note(podops.DeletionRefusedAnnotation)), idle, []string{lc}},
+		{"say what is to be made of a Pod of a CollaSet", merge(&ours, note(appsv1alpha1.PodDecorationDesiredAnnotation)),
+			idle, []string{pd}},
+		{"say what a Pod of a CollaSet was made with", merge(&ours, note(appsv1alpha1.PodDecorationRevisionsAnnotation)),
+			idle, nil},
+		{"mark a Pod of a CollaSet as decorated", merge(&ours, label(appsv1alpha1.PodDecorationLabelPrefix+"sidecar")),
+			idle, nil},
+		{"move a Pod of a CollaSet to another selector", merge(&ours, label("app")), idle, nil},
+		{"decorate a managed Pod", merge(marked, fmt.Sprintf(
+			`{"metadata":{"labels":{%q:"sidecar-1","team":"other"},"annotations":{%q:"[]",%q:"{}",%q:"{}"}}}`,
+			appsv1alpha1.PodDecorationLabelPrefix+"sidecar", appsv1alpha1.PodDecorationRevisionsAnnotation,
+			appsv1alpha1.PodDecorationLabelsAnnotation, appsv1alpha1.LastPodStatusAnnotation)), idle, []string{pd}},
+		{"run another image in a managed Pod", image(marked, "evil:1"), all, []string{pd}},
+		{"run another image in a decorated Pod", image(decorated, "evil:1"), all, []string{pd}},
+		{"say what a Pod of others is to have", merge(others, note(appsv1alpha1.PodDecorationDesiredAnnotation)), all, nil},
+		{"annotate a Pod of others", merge(others, note("cost-centre")), []string{pd}, nil},
 		{"delete a Pod of a CollaSet", remove(&ours), []string{cs, lc}, []string{cs}},
 		{"delete a Pod that is to be deleted", remove(marked), []string{cs, lc}, []string{lc}},
 		{"delete a Pod of others", remove(others), []string{cs, lc}, nil},
@@ -214,8 +248,19 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 
 		{"delete a claim of others", remove(claim), []string{cs}, nil},
 		{"write a claim of others", merge(claim, label("team")), []string{cs}, nil},
-		{"delete a revision of others", remove(revision), []string{cs}, nil},
-		{"write a revision of others", merge(revision, `{"revision":2}`), []string{cs}, nil},
+		{"delete a revision of others", remove(revision), []string{cs, pd}, nil},
+		{"write a revision of others", merge(revision, `{"revision":2}`), []string{cs, pd}, nil},
+		{"delete a revision of a StatefulSet", remove(ofStatefulSet), []string{cs, pd}, nil},
+		{"write a revision of a StatefulSet", merge(ofStatefulSet, `{"revision":2}`), []string{cs, pd}, nil},
+		{"delete a revision of a decoration", remove(ofDecoration), []string{cs, pd}, []string{pd}},
+		{"write a revision of a decoration", merge(ofDecoration, `{"revision":2}`), []string{cs, pd}, []string{pd}},
+		{"give a revision of a decoration away", merge(ofDecoration, `{"metadata":{"ownerReferences":[]}}`),
+			[]string{pd}, nil},
+		{"take a revision of others over for a decoration", merge(revision, fmt.Sprintf(
+			`{"metadata":{"ownerReferences":[{"apiVersion":"apps.kusionstack.io/v1alpha1","kind":"PodDecoration","name":"sidecar","uid":%q,"controller":true}]}}`,
+			decoration.UID)), []string{cs, pd}, nil},
+		{"make a revision of a decoration", create(named(ofDecoration, "made")), []string{cs, pd}, []string{pd}},
+		{"make a revision of others", create(named(ofStatefulSet, "made")), []string{cs, pd}, nil},
 		{"take a revision of others over", merge(ofStatefulSet,
 			fmt.Sprintf(`{"metadata":{"ownerReferences":[%s]}}`, reference)), []string{cs}, nil},
 		{"repair a claim that has lost its instance ID",
@@ -229,6 +274,9 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 		{"let a job go", merge(job, `{"metadata":{"finalizers":[]}}`), []string{oj}, []string{oj}},
 		{"delete a job that has not ended", remove(job), []string{oj}, nil},
 		{"delete a job that has ended", remove(ended), []string{oj}, []string{oj}},
+		{"change a decoration", merge(decoration, `{"spec":{"weight":1}}`), []string{pd}, nil},
+		{"keep a decoration", merge(decoration, fmt.Sprintf(`{"metadata":{"finalizers":[%q]}}`,
+			appsv1alpha1.ProtectionFinalizer)), []string{pd}, []string{pd}},
 		{"delete a budget of others", remove(budget), []string{ptc}, nil},
 		{"loosen a budget of others", merge(budget, `{"spec":{"minAvailable":0}}`), []string{ptc}, nil},
 		{"move a Service", merge(service, `{"spec":{"selector":{"app":"evil"}}}`), []string{rc}, nil},
@@ -253,7 +301,7 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 			assert.ErrorContains(t, err, refused, "%s: %s", account, tc.what)
 		}
 	}
-	for _, account := range []string{ptc, rc, oj, ws} {
+	for _, account := range []string{ptc, rc, oj, pd, ws} {
 		assert.True(t, apierrors.IsForbidden(remove(marked)(tokens[account])), account)
 		assert.True(t, apierrors.IsForbidden(create(pod(namespace, "made"))(tokens[account])), account)
 	}

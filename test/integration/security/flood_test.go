@@ -86,7 +86,7 @@ func (w *world) hookURLs(t *testing.T) (secret, open []string) {
 		require.Len(t, parts[2], 26)
 		secret, open = append(secret, at.String()), append(open, "https://"+at.Host+"/"+parts[1])
 	}
-	require.Len(t, secret, 7)
+	require.Len(t, secret, 9)
 	return secret, open
 }
 
@@ -346,9 +346,9 @@ func TestWebhookServersTokenChangesNothingButItsCertificate(t *testing.T) {
 
 	t.Log("what the server does: a certificate authority and a token, and another of both")
 	for _, token := range []string{"abcdefgh234567", "zbcdefgh234567"} {
-		for object, paths := range map[client.Object][]string{&mutating: {"/mutate-pods", "/mutate-collasets"},
+		for object, paths := range map[client.Object][]string{&mutating: {"/mutate-pods", "/mutate-collasets", "/decorate-pods"},
 			&validating: {"/validate-collasets", "/validate-podtransitionrules", "/validate-resourcecontexts", "/delete-pods",
-				"/evict-pods"}} {
+				"/evict-pods", "/validate-poddecorations"}} {
 			var operations []string
 			for i, path := range paths {
 				operations = append(operations,

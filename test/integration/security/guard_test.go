@@ -261,6 +261,23 @@ func (w *world) guarded(t *testing.T, namespace string, mallory, participant ten
 		return who.Patch(t.Context(), set.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(template(key, label))),
 			client.DryRunAll)
 	}
+	decoration := &appsv1alpha1.PodDecoration{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "sidecar"}}
+	require.NoError(t, mallory.Create(t.Context(), decoration))
+	decorated := func(key string, label bool) *appsv1alpha1.PodDecoration {
+		changed, added := decoration.DeepCopy(), metav1.ObjectMeta{}
+		put(&added, key, label)
+		changed.Spec.Template.Metadata = []*appsv1alpha1.PodDecorationPodTemplateMeta{
+			{Labels: map[string]string{"team": "good"}}, {Labels: added.Labels, Annotations: added.Annotations}}
+		return changed
+	}
+	asDecoration := func(who client.Client, key string, label bool) error {
+		made := decorated(key, label)
+		made.ObjectMeta = metav1.ObjectMeta{Namespace: namespace, Name: "another"}
+		return who.Create(t.Context(), made, client.DryRunAll)
+	}
+	changeDecoration := func(who client.Client, key string, label bool) error {
+		return who.Patch(t.Context(), decorated(key, label), client.MergeFrom(decoration), client.DryRunAll)
+	}
 	check := func(what, key string, try func(who client.Client) error) {
 		err := try(mallory)
 		assert.ErrorContains(t, err, refused, "%s: %s", what, key)
@@ -289,6 +306,8 @@ func (w *world) guarded(t *testing.T, namespace string, mallory, participant ten
 		}
 		check("a new CollaSet", key, func(who client.Client) error { return asSet(who, key, label) })
 		check("a CollaSet", key, func(who client.Client) error { return changeSet(who, key, label) })
+		check("a new PodDecoration", key, func(who client.Client) error { return asDecoration(who, key, label) })
+		check("a PodDecoration", key, func(who client.Client) error { return changeDecoration(who, key, label) })
 		// The controllers that create Pods of Deployments, StatefulSets, DaemonSets, Jobs, CronJobs and the like in the
 		// cluster are no participants.
 		for _, account := range []string{"replicaset-controller", "statefulset-controller", "daemon-set-controller",
@@ -304,7 +323,11 @@ func (w *world) guarded(t *testing.T, namespace string, mallory, participant ten
 	}
 	check("a new CollaSet", undone, func(who client.Client) error { return asSet(who, undone, true) })
 	check("a CollaSet", undone, func(who client.Client) error { return changeSet(who, undone, true) })
+	check("a new PodDecoration", undone, func(who client.Client) error { return asDecoration(who, undone, true) })
+	check("a PodDecoration", undone, func(who client.Client) error { return changeDecoration(who, undone, true) })
 	for _, key := range asCreated {
+		check("a new PodDecoration", key, func(who client.Client) error { return asDecoration(who, key, true) })
+		check("a PodDecoration", key, func(who client.Client) error { return changeDecoration(who, key, true) })
 		check("a CollaSet", key, func(who client.Client) error { return changeSet(who, key, true) })
 		for what, p := range stands {
 			check(what, key, func(who client.Client) error {
@@ -318,6 +341,15 @@ func (w *world) guarded(t *testing.T, namespace string, mallory, participant ten
 		client.RawPatch(types.MergePatchType, []byte(`{"spec":{"paused":false}}`)), client.DryRunAll))
 	require.NoError(t, changeSet(mallory, "team", true), "a template has other labels")
 	require.NoError(t, changeSet(mallory, podops.StayOfflineLabel, true), "and requests")
+	require.NoError(t, changeDecoration(mallory, "team", true), "as a decoration has")
+	require.NoError(t, changeDecoration(mallory, podops.StayOfflineLabel, true))
+	kept := decorated(podops.SkipRulesAnnotation, false)
+	require.NoError(t, w.admin.Patch(t.Context(), kept, client.MergeFrom(decoration)))
+	changed := kept.DeepCopy()
+	changed.Spec.Template.Metadata[0].Labels["team"] = "other"
+	require.NoError(t, mallory.Patch(t.Context(), changed, client.MergeFrom(kept), client.DryRunAll),
+		"what a template had may stay")
+	require.NoError(t, w.admin.Delete(t.Context(), kept))
 
 	t.Log("what else Pods are made of, or excused by, no role may write")
 	target := &w.pods(t, t, namespace, "web")[0]

@@ -41,6 +41,8 @@ func (f *sharedInformerFactory) ForResource(resource schema.GroupVersionResource
 		return &genericInformer{resource: resource.GroupResource(), informer: f.Apps().V1alpha1().CollaSets().Informer()}, nil
 	case v1alpha1.SchemeGroupVersion.WithResource("operationjobs"):
 		return &genericInformer{resource: resource.GroupResource(), informer: f.Apps().V1alpha1().OperationJobs().Informer()}, nil
+	case v1alpha1.SchemeGroupVersion.WithResource("poddecorations"):
+		return &genericInformer{resource: resource.GroupResource(), informer: f.Apps().V1alpha1().PodDecorations().Informer()}, nil
 	case v1alpha1.SchemeGroupVersion.WithResource("podtransitionrules"):
 		return &genericInformer{resource: resource.GroupResource(), informer: f.Apps().V1alpha1().PodTransitionRules().Informer()}, nil
 	case v1alpha1.SchemeGroupVersion.WithResource("resourcecontexts"):

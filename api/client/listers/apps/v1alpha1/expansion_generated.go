@@ -18,6 +18,14 @@ type OperationJobListerExpansion interface{}
 // OperationJobNamespaceLister.
 type OperationJobNamespaceListerExpansion interface{}
 
+// PodDecorationListerExpansion allows custom methods to be added to
+// PodDecorationLister.
+type PodDecorationListerExpansion interface{}
+
+// PodDecorationNamespaceListerExpansion allows custom methods to be added to
+// PodDecorationNamespaceLister.
+type PodDecorationNamespaceListerExpansion interface{}
+
 // PodTransitionRuleListerExpansion allows custom methods to be added to
 // PodTransitionRuleLister.
 type PodTransitionRuleListerExpansion interface{}

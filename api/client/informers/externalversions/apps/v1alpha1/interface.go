@@ -12,6 +12,8 @@ type Interface interface {
 	CollaSets() TypedCollaSetInformer
 	// OperationJobs returns a OperationJobInformer.
 	OperationJobs() TypedOperationJobInformer
+	// PodDecorations returns a PodDecorationInformer.
+	PodDecorations() TypedPodDecorationInformer
 	// PodTransitionRules returns a PodTransitionRuleInformer.
 	PodTransitionRules() TypedPodTransitionRuleInformer
 	// ResourceContexts returns a ResourceContextInformer.
@@ -37,6 +39,11 @@ func (v *version) CollaSets() TypedCollaSetInformer {
 // OperationJobs returns a TypedOperationJobInformer.
 func (v *version) OperationJobs() TypedOperationJobInformer {
 	return &operationJobInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
+}
+
+// PodDecorations returns a TypedPodDecorationInformer.
+func (v *version) PodDecorations() TypedPodDecorationInformer {
+	return &podDecorationInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
 }
 
 // PodTransitionRules returns a TypedPodTransitionRuleInformer.

@@ -14,6 +14,7 @@ type AppsV1alpha1Interface interface {
 	RESTClient() rest.Interface
 	CollaSetsGetter
 	OperationJobsGetter
+	PodDecorationsGetter
 	PodTransitionRulesGetter
 	ResourceContextsGetter
 }
@@ -29,6 +30,10 @@ func (c *AppsV1alpha1Client) CollaSets(namespace string) CollaSetInterface {
 
 func (c *AppsV1alpha1Client) OperationJobs(namespace string) OperationJobInterface {
 	return newOperationJobs(c, namespace)
+}
+
+func (c *AppsV1alpha1Client) PodDecorations(namespace string) PodDecorationInterface {
+	return newPodDecorations(c, namespace)
 }
 
 func (c *AppsV1alpha1Client) PodTransitionRules(namespace string) PodTransitionRuleInterface {

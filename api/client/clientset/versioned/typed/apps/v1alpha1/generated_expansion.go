@@ -6,6 +6,8 @@ type CollaSetExpansion interface{}
 
 type OperationJobExpansion interface{}
 
+type PodDecorationExpansion interface{}
+
 type PodTransitionRuleExpansion interface{}
 
 type ResourceContextExpansion interface{}

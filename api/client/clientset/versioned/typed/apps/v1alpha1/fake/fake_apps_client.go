@@ -20,6 +20,10 @@ func (c *FakeAppsV1alpha1) OperationJobs(namespace string) v1alpha1.OperationJob
 	return newFakeOperationJobs(c, namespace)
 }
 
+func (c *FakeAppsV1alpha1) PodDecorations(namespace string) v1alpha1.PodDecorationInterface {
+	return newFakePodDecorations(c, namespace)
+}
+
 func (c *FakeAppsV1alpha1) PodTransitionRules(namespace string) v1alpha1.PodTransitionRuleInterface {
 	return newFakePodTransitionRules(c, namespace)
 }

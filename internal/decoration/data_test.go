@@ -1,0 +1,81 @@
+package decoration_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"kusionstack.io/kuperator/internal/decoration"
+)
+
+// TestDataIsReadBack: a weight is part of it, and fields that no type has are kept.
+func TestDataIsReadBack(t *testing.T) {
+	data, err := decoration.Data(map[string]any{"weight": int64(5), "historyLimit": int64(3), "template": map[string]any{
+		"containers": []any{map[string]any{"name": "logs", "image": "logs:1", "fromTheFuture": "kept"}},
+	}})
+	require.NoError(t, err)
+	template, weight, err := decoration.Parse(data)
+	require.NoError(t, err)
+	assert.EqualValues(t, 5, weight)
+	require.Len(t, template.Containers, 1)
+	assert.Equal(t, "kept", template.Containers[0]["fromTheFuture"])
+
+	data, err = decoration.Data(map[string]any{})
+	require.NoError(t, err)
+	_, _, err = decoration.Parse(data)
+	assert.NoError(t, err, "a decoration without a template adds nothing")
+}
+
+// TestRevisionsOfKuperatorAreRecognised: it writes what means nothing.
+func TestRevisionsOfKuperatorAreRecognised(t *testing.T) {
+	ours := `{"spec":{"template":{"$patch":"replace","containers":[{"name":"logs","image":"logs:1"}]}}}`
+	for data, want := range map[string]bool{
+		`{"spec":{"template":{"containers":[{"name":"logs","image":"logs:1","resources":{},"injectPolicy":""}],` +
+			`"volumes":null,"$patch":"replace"},"weight":0}}`: true,
+		`{"spec":{"template":{"containers":[{"name":"logs","image":"logs:2"}]}}}`:                          false,
+		`{"spec":{"template":{"containers":[{"name":"logs","image":"logs:1"}]},"weight":1}}`:               false,
+		`{"spec":{"template":{"containers":[{"name":"logs","image":"logs:1"}],"volumes":[{"name":"a"}]}}}`: false,
+	} {
+		same, err := decoration.Same([]byte(ours), []byte(data))
+		require.NoError(t, err)
+		assert.Equal(t, want, same, data)
+	}
+	_, err := decoration.Same([]byte(ours), []byte("no JSON"))
+	assert.Error(t, err)
+}
+
+// TestPodsAreSelectedByTheirOwnLabels: what decorations make of labels selects no Pod, and none stops being selected.
+func TestPodsAreSelectedByTheirOwnLabels(t *testing.T) {
+	template, _, err := decoration.Parse([]byte(`{"spec":{"template":{"metadata":[
+		{"labels":{"tier":"gold","app":"other"}},{"patchPolicy":"Overwrite","labels":{"env":"canary"}}]}}}`))
+	require.NoError(t, err)
+	own := map[string]string{"app": "web", "env": "prod"}
+	pod := map[string]any{"metadata": map[string]any{"labels": map[string]any{"app": "web", "env": "prod"}}}
+	d := decoration.Decoration{Name: "tiers", Revision: "tiers-1", Template: template}
+	decorated, _, err := decoration.Render(pod, []decoration.Decoration{d})
+	require.NoError(t, err)
+	labels, annotations := metadataOf(t, decorated)
+	assert.Equal(t, "gold", labels["tier"])
+	assert.Equal(t, "canary", labels["env"])
+	assert.Equal(t, own, decoration.OwnLabels(labels, annotations))
+
+	_, after, _, err := decoration.RenderBoth(decorated, []decoration.Decoration{d}, nil)
+	require.NoError(t, err)
+	labels, annotations = metadataOf(t, after)
+	assert.Equal(t, own, labels, "and go back to what they were")
+	assert.Equal(t, own, decoration.OwnLabels(labels, annotations))
+}
+
+func metadataOf(t *testing.T, pod map[string]any) (labels, annotations map[string]string) {
+	t.Helper()
+	read := func(field string) map[string]string {
+		out := map[string]string{}
+		of, _ := pod["metadata"].(map[string]any)[field].(map[string]any) //nolint:forcetypeassert // a test
+		for key, value := range of {
+			out[key], _ = value.(string)
+		}
+		return out
+	}
+	return read("labels"), read("annotations")
+}

@@ -1,0 +1,342 @@
+package poddecoration
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/decoration"
+	"kusionstack.io/kuperator/internal/failures"
+	"kusionstack.io/kuperator/internal/freshness"
+	"kusionstack.io/kuperator/internal/poddecoration/decoplan"
+	"kusionstack.io/kuperator/internal/revision"
+)
+
+// parallel is how many writes to Pods of one namespace are under way at the same time.
+const parallel = 16
+
+// refusal is a write to a Pod that the API server does not take.
+type refusal struct {
+	why   string
+	count int
+	again time.Time // when it is tried again
+}
+
+// step is a write to a Pod, and what it does, for messages.
+type step struct {
+	pod  *decoplan.Pod
+	does string
+	do   func(context.Context) error
+}
+
+// isOld reports whether an error only means that the object has changed or is gone.
+func isOld(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || errors.Is(err, errStale)
+}
+
+// observeRefusals has the decision leave Pods alone whose writes are refused, until it is time to try again.
+func (r *reconciler) observeRefusals(v *view, ns *namespace) {
+	there := map[types.UID]bool{}
+	for i := range v.snapshot.Pods {
+		p := &v.snapshot.Pods[i]
+		there[p.View.UID] = true
+		if refused := ns.refused[p.View.UID]; v.snapshot.Now.Before(refused.again) {
+			p.Refusal = refused.why
+		}
+	}
+	maps.DeleteFunc(ns.refused, func(uid types.UID, _ refusal) bool { return !there[uid] })
+}
+
+// apply carries a plan out: first what is written to Pods, then to decorations. It reports whether a write met an object
+// that had changed or was gone.
+func (r *reconciler) apply(ctx context.Context, v *view, ns *namespace, plan *decoplan.Plan) (conflict bool, err error) {
+	var steps []step
+	add := func(p *decoplan.Pod, does string, do func(context.Context) error) {
+		steps = append(steps, step{p, does, do})
+	}
+	for _, p := range plan.Finishes {
+		add(p, "finishing the update of", func(ctx context.Context) error { return r.finish(ctx, v, p) })
+	}
+	for _, p := range plan.Resizes {
+		add(p, "resizing", func(ctx context.Context) error { return r.resize(ctx, v, p) })
+	}
+	for _, p := range plan.Changes {
+		add(p, "changing", func(ctx context.Context) error { return r.change(ctx, v, ns, p) })
+	}
+	for i := range plan.Writes {
+		w := &plan.Writes[i]
+		add(w.Pod, w.Does, func(ctx context.Context) error { return r.write(ctx, v, w) })
+	}
+	for i := range plan.Tells {
+		t := &plan.Tells[i]
+		add(t.Pod, "telling its decorations to", func(ctx context.Context) error { return r.tell(ctx, v, t) })
+	}
+	for _, p := range plan.Begins {
+		add(p, "asking for the update of", func(ctx context.Context) error { return r.begin(ctx, v, ns, p) })
+	}
+	conflict, err = r.run(ctx, ns, steps)
+	for _, d := range v.decorations {
+		switch other := r.writeDecoration(ctx, d, plan); {
+		case isOld(other):
+			ctrl.LoggerFrom(ctx).V(1).Info("a PodDecoration has changed; deciding again", "name", d.Name, "answer", other.Error())
+			conflict = true
+		default:
+			err = errors.Join(err, other)
+		}
+	}
+	return conflict, err
+}
+
+// run writes to Pods, several at a time.
+func (r *reconciler) run(ctx context.Context, ns *namespace, steps []step) (conflict bool, err error) {
+	var mu sync.Mutex // of what follows, and of ns.refused
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, parallel)
+	for _, s := range steps {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			failed := s.do(ctx)
+			rejection, isRejected := failures.RejectionIn(failed)
+			uid := s.pod.View.UID
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case failed == nil:
+				delete(ns.refused, uid)
+			case isRejected:
+				count := ns.refused[uid].count + 1
+				ns.refused[uid] = refusal{rejection.Why, count, r.clock.Now().Add(failures.AskAgainIn(count))}
+			case isOld(failed):
+				ctrl.LoggerFrom(ctx).V(1).Info("the Pod changed meanwhile", "pod", s.pod.View.Name, "answer", failed.Error())
+				conflict = true
+			default:
+				err = errors.Join(err, fmt.Errorf("%s Pod %s: %w", s.does, s.pod.View.Name, failed))
+			}
+		})
+	}
+	wg.Wait()
+	return conflict, err
+}
+
+// patch changes the metadata of a Pod.
+func (r *reconciler) patch(ctx context.Context, v *view, p *decoplan.Pod, change podops.Change) error {
+	target := freshness.PodTarget(v.name, p.View.Name)
+	if err := r.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, change.MergePatch(p.View))); err != nil {
+		return err
+	}
+	r.writes.Wrote(request(v.name).NamespacedName, target)
+	return nil
+}
+
+// write changes a Pod as the decision says.
+func (r *reconciler) write(ctx context.Context, v *view, w *decoplan.Write) error {
+	err := r.patch(ctx, v, w.Pod, w.Change)
+	if err == nil && w.Change.Labels[appsv1alpha1.ToDeleteLabel] != nil {
+		updates.WithLabelValues(recreated).Inc()
+	}
+	return err
+}
+
+// tell writes on a Pod what it is to have.
+func (r *reconciler) tell(ctx context.Context, v *view, t *decoplan.Tell) error {
+	text, err := decoration.Text(t.Marks)
+	if err != nil {
+		return err
+	}
+	return r.patch(ctx, v, t.Pod, podops.Change{
+		Annotations: map[string]*string{appsv1alpha1.PodDecorationDesiredAnnotation: &text}})
+}
+
+// begin asks for the update of a Pod in place. Before that it asks the API server by a dry run whether it takes the
+// change: no Pod is taken out of service for one that is refused.
+func (r *reconciler) begin(ctx context.Context, v *view, ns *namespace, p *decoplan.Pod) error {
+	if p.Difference != nil {
+		live, data, err := r.patchOf(ctx, v, ns, p, nil)
+		if err != nil {
+			return err
+		}
+		err = r.client.Patch(ctx, live, client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
+		if err != nil {
+			return err
+		}
+	}
+	change, err := podops.Begin(p.View, podops.Request{ID: decoplan.OperatorID, Type: podops.TypeUpdate}, r.clock.Now())
+	if err != nil || change.IsZero() {
+		return err
+	}
+	return r.patch(ctx, v, p, change)
+}
+
+// patchOf is the Pod as it is now, and the patch that changes it to what it is to have.
+func (r *reconciler) patchOf(
+	ctx context.Context, v *view, ns *namespace, p *decoplan.Pod, finish *revision.Finish,
+) (*corev1.Pod, []byte, error) {
+	live := &corev1.Pod{}
+	if err := r.live.Get(ctx, client.ObjectKey{Namespace: v.name, Name: p.View.Name}, live); err != nil {
+		return nil, nil, err
+	}
+	// what was decided on has to be what is changed
+	if live.UID != p.View.UID || live.ResourceVersion != p.View.ResourceVersion {
+		return nil, nil, errStale
+	}
+	w, is := ns.changes[keyOf(live, p)]
+	if !is {
+		return nil, nil, errStale
+	}
+	return live, w.change.Patch(live, "", finish), nil
+}
+
+// change brings a Pod in place to what it is to have: the Pod first, with the record of what has to follow, and then
+// its resources. If the second write does not come about, the record asks for it again.
+func (r *reconciler) change(ctx context.Context, v *view, ns *namespace, p *decoplan.Pod) error {
+	live, data, err := r.patchOf(ctx, v, ns, p, finishedBy(p))
+	if err != nil {
+		return err
+	}
+	if err := r.client.Patch(ctx, live, client.RawPatch(types.StrategicMergePatchType, data)); err != nil {
+		return err
+	}
+	r.writes.Wrote(request(v.name).NamespacedName, live)
+	updates.WithLabelValues(inPlace).Inc()
+	return r.resizeLive(ctx, v, live)
+}
+
+// finishedBy is the operation that lifecycle-controller is to finish, nil for a change outside an operation.
+func finishedBy(p *decoplan.Pod) *revision.Finish {
+	op := podops.OperationOf(p.View, decoplan.OperatorID)
+	if op.Phase != podops.PhaseOperate {
+		return nil
+	}
+	return &revision.Finish{ID: op.ID, Type: op.Type, Request: op.Request}
+}
+
+// resize gives a Pod the resources of its record.
+func (r *reconciler) resize(ctx context.Context, v *view, p *decoplan.Pod) error {
+	live := &corev1.Pod{}
+	if err := r.live.Get(ctx, client.ObjectKey{Namespace: v.name, Name: p.View.Name}, live); err != nil {
+		return err
+	}
+	if live.UID != p.View.UID {
+		return errStale
+	}
+	return r.resizeLive(ctx, v, live)
+}
+
+// resizeLive is resize of a Pod as it was read or written last. That the API server refuses it, for what the Pod or its
+// node is, is recorded on the Pod: another Pod may help.
+func (r *reconciler) resizeLive(ctx context.Context, v *view, live *corev1.Pod) error {
+	data := revision.ResizePatch(live)
+	if data == nil {
+		return nil
+	}
+	answer := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: live.Namespace, Name: live.Name}}
+	patch := client.RawPatch(types.StrategicMergePatchType, data)
+	err := r.client.SubResource("resize").Patch(ctx, answer, patch)
+	switch rejection, refused := failures.RejectionIn(err); {
+	case refused && !rejection.Quota:
+		data = revision.RefusedPatch(live, rejection.Why)
+	case err != nil:
+		return err
+	default:
+		r.writes.Wrote(request(v.name).NamespacedName, answer)
+		if data = revision.AdmittedPatch(answer); data == nil {
+			return nil
+		}
+	}
+	target := freshness.PodTarget(v.name, live.Name)
+	if err := r.client.Patch(ctx, target, client.RawPatch(types.StrategicMergePatchType, data)); err != nil {
+		return err
+	}
+	r.writes.Wrote(request(v.name).NamespacedName, target)
+	return nil
+}
+
+// finish ends the update of a Pod that its kubelet has carried out.
+func (r *reconciler) finish(ctx context.Context, v *view, p *decoplan.Pod) error {
+	change := podops.Finish(p.View, decoplan.OperatorID, podops.TypeUpdate, r.clock.Now())
+	if change.Annotations == nil {
+		change.Annotations = map[string]*string{}
+	}
+	change.Annotations[appsv1alpha1.LastPodStatusAnnotation] = nil
+	return r.patch(ctx, v, p, change)
+}
+
+// isProtected reports whether our finalizer is on a decoration.
+func isProtected(d *appsv1alpha1.PodDecoration) bool {
+	return slices.Contains(d.Finalizers, appsv1alpha1.ProtectionFinalizer)
+}
+
+// writeDecoration writes to a decoration: its finalizer, or its status.
+func (r *reconciler) writeDecoration(ctx context.Context, d *appsv1alpha1.PodDecoration, plan *decoplan.Plan) error {
+	switch {
+	case slices.Contains(plan.Protect, d.Name):
+		return r.setFinalizers(ctx, d, append(slices.Clone(d.Finalizers), appsv1alpha1.ProtectionFinalizer))
+	case slices.Contains(plan.Release, d.Name):
+		isOurs := func(f string) bool { return f == appsv1alpha1.ProtectionFinalizer }
+		return r.setFinalizers(ctx, d, slices.DeleteFunc(slices.Clone(d.Finalizers), isOurs))
+	case plan.Statuses[d.Name] != nil:
+		next := &appsv1alpha1.PodDecoration{ObjectMeta: *d.ObjectMeta.DeepCopy(), Spec: *d.Spec.DeepCopy(),
+			Status: *plan.Statuses[d.Name].DeepCopy()}
+		if err := r.client.Status().Update(ctx, next); err != nil {
+			return fmt.Errorf("writing the status of PodDecoration %s: %w", d.Name, err)
+		}
+		r.writes.Wrote(request(d.Namespace).NamespacedName, next)
+		r.report(d, next)
+	}
+	return nil
+}
+
+// setFinalizers replaces the finalizers of a decoration.
+func (r *reconciler) setFinalizers(ctx context.Context, d *appsv1alpha1.PodDecoration, finalizers []string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": d.UID, "resourceVersion": d.ResourceVersion, "finalizers": finalizers,
+	}})
+	if err != nil {
+		return err
+	}
+	next := &appsv1alpha1.PodDecoration{ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: d.Name}}
+	if err := r.client.Patch(ctx, next, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("writing the finalizers of PodDecoration %s: %w", d.Name, err)
+	}
+	r.writes.Wrote(request(d.Namespace).NamespacedName, next)
+	return nil
+}
+
+// maxNote is how many bytes of a message an event has: the API server takes 1024.
+const maxNote = 1000
+
+// warnings are the reasons of the condition Progressing that a user should look at.
+var warnings = map[appsv1alpha1.ConditionReason]bool{
+	appsv1alpha1.ReasonInvalidSpec: true, appsv1alpha1.ReasonRolledBack: true, appsv1alpha1.ReasonRolloutHalted: true,
+	appsv1alpha1.ReasonBlocked: true, appsv1alpha1.ReasonProgressDeadlineExceeded: true,
+}
+
+// report tells in an event of a rollout that begins, ends or stops.
+func (r *reconciler) report(before, after *appsv1alpha1.PodDecoration) {
+	was := meta.FindStatusCondition(before.Status.Conditions, appsv1alpha1.PodDecorationProgressing)
+	is := meta.FindStatusCondition(after.Status.Conditions, appsv1alpha1.PodDecorationProgressing)
+	if is == nil || was != nil && was.Reason == is.Reason {
+		return
+	}
+	kind := corev1.EventTypeNormal
+	if warnings[appsv1alpha1.ConditionReason(is.Reason)] {
+		kind = corev1.EventTypeWarning
+	}
+	r.events.Eventf(after, nil, kind, is.Reason, "Update", "%s", is.Message[:min(len(is.Message), maxNote)])
+}

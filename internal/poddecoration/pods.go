@@ -1,0 +1,185 @@
+package poddecoration
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/decoration"
+	"kusionstack.io/kuperator/internal/poddecoration/decoplan"
+	"kusionstack.io/kuperator/internal/revision"
+)
+
+// maxChanges is how many changes one decision works out: each takes a read of a Pod.
+const maxChanges = 64
+
+// recreating are the kinds of Kubernetes that create another Pod in the place of one that is deleted. Of others that is
+// not known, and a Job counts a deleted Pod as one that failed.
+var recreating = map[string]bool{
+	"ReplicaSet": true, "StatefulSet": true, "DaemonSet": true, "ReplicationController": true,
+}
+
+// read reads a Pod.
+func read(pod *corev1.Pod) decoplan.Pod {
+	annotations := pod.Annotations
+	_, seen := annotations[appsv1alpha1.PodDecorationRevisionsAnnotation]
+	p := decoplan.Pod{
+		View: podops.Read(pod), Labels: decoration.OwnLabels(pod.Labels, annotations), Created: pod.CreationTimestamp.Time,
+		Has: decoration.MarksOf(annotations), Refused: decoration.RefusedOf(annotations),
+		Desired: decoration.MarksIn(annotations[appsv1alpha1.PodDecorationDesiredAnnotation]), Seen: seen,
+		Managed:  pod.Labels[appsv1alpha1.ControlLabel] == appsv1alpha1.ControlValue,
+		Recorded: revision.Recorded(pod),
+	}
+	p.IsTold = p.Desired != nil
+	p.Available = p.View.Ready && (p.View.ServiceAvailable() || !p.View.Gate)
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
+		p.Owner = decoplan.Owner{Kind: owner.Kind, Name: owner.Name, Recreates: recreating[owner.Kind]}
+	}
+	if p.Recorded {
+		progress := revision.Carried(pod)
+		p.Carried, p.Missing, p.ResizeDue, p.ResizeRestarts = progress.Done, progress.Missing, progress.ResizeDue,
+			progress.ResizeRestarts
+		p.Infeasible = progress.Wait == revision.WaitResizeInfeasible || progress.Wait == revision.WaitRestartInfeasible
+		if f := progress.Finish; f != nil {
+			op := podops.OperationOf(p.View, decoplan.OperatorID)
+			p.Delegated = op.Phase == podops.PhaseOperate && *f == revision.Finish{ID: op.ID, Type: op.Type, Request: op.Request}
+		}
+	}
+	return p
+}
+
+// changeKey is what a change depends on: Pods of one template of a workload are changed alike.
+type changeKey struct{ of, from, to string }
+
+func keyOf(pod *corev1.Pod, p *decoplan.Pod) changeKey {
+	of := string(pod.UID)
+	hash := cmp.Or(pod.Labels["pod-template-hash"], pod.Labels[appsv1.ControllerRevisionHashLabelKey])
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil && hash != "" {
+		of = string(owner.UID) + "/" + hash
+	}
+	return changeKey{of, decoration.Key(p.Has), decoration.Key(p.Desired)}
+}
+
+// worked is what lies between two lists of decorations.
+type worked struct {
+	change  revision.Change
+	missing string
+}
+
+func (w *worked) difference() *decoplan.Difference {
+	return &decoplan.Difference{Forcing: w.change.Forcing, Quiet: !w.change.Restarts && len(w.change.Resize) == 0 &&
+		w.change.PodResize == nil, Missing: w.missing}
+}
+
+// observeChanges fills in what lies between what Pods have and what they are to have. It reports whether some are left
+// for the next decision.
+func (r *reconciler) observeChanges(
+	ctx context.Context, v *view, ns *namespace, can revision.Capabilities,
+) (more bool, err error) {
+	if ns.changesFor != can {
+		ns.changes, ns.changesFor = map[changeKey]worked{}, can
+	}
+	needed, made := map[changeKey]worked{}, 0
+	for i := range v.snapshot.Pods {
+		p := &v.snapshot.Pods[i]
+		if !p.IsTold || !p.Managed || p.Owner.Kind == appsv1alpha1.CollaSetKind || p.View.Terminal || p.View.Terminating {
+			continue
+		}
+		if made := decoration.Made(p.Has, p.Refused); slices.Equal(p.Desired, made) ||
+			decoration.Key(p.Desired) == decoration.Key(made) {
+			continue
+		}
+		pod := v.pods[i].Whole()
+		key := keyOf(pod, p)
+		w, known := ns.changes[key]
+		if !known {
+			if made == maxChanges {
+				more = true
+				continue
+			}
+			made++
+			switch w, err = r.workOut(ctx, ns, pod, p, can); {
+			case apierrors.IsNotFound(err): // it is gone
+				continue
+			case err != nil:
+				return false, err
+			}
+			ns.changes[key] = w
+		}
+		needed[key] = w
+		p.Difference = w.difference()
+	}
+	ns.changes = needed
+	return more, nil
+}
+
+// workOut works a change out, of the Pod as it is now.
+func (r *reconciler) workOut(
+	ctx context.Context, ns *namespace, pod *corev1.Pod, p *decoplan.Pod, can revision.Capabilities,
+) (worked, error) {
+	to, missing, err := r.decorationsOf(ctx, pod.Namespace, ns, p.Desired)
+	if err != nil || missing != "" {
+		return worked{missing: missing}, err
+	}
+	from, missing, err := r.decorationsOf(ctx, pod.Namespace, ns, p.Has)
+	if err != nil {
+		return worked{}, err
+	}
+	if missing != "" { // what is to be taken away is not known
+		return worked{change: revision.Change{Forcing: []string{missing}}}, nil
+	}
+	live := &unstructured.Unstructured{}
+	live.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	if err := r.live.Get(ctx, client.ObjectKeyFromObject(pod), live); err != nil {
+		return worked{}, fmt.Errorf("reading Pod %s: %w", pod.Name, err)
+	}
+	change, _, err := revision.Redecorate(live.Object, from, to, can)
+	if err != nil {
+		return worked{missing: err.Error()}, nil //nolint:nilerr // it is the same the next time
+	}
+	return worked{change: change}, nil
+}
+
+// forecast is how a Pod gets from one revision of a decoration to another, nil if that is not known. A Pod of any
+// workload stands for all: one with a container of every name that the decorations change.
+func (r *reconciler) forecast(
+	ctx context.Context, d *appsv1alpha1.PodDecoration, ns *namespace, to string, can revision.Capabilities,
+) (*appsv1alpha1.UpdateForecast, error) {
+	current := d.Status.CurrentRevision
+	if to == "" || current == to {
+		return nil, nil
+	}
+	of := forecastKey{current, to, can}
+	if known, is := ns.forecasts[d.UID]; is && known.of == of {
+		return known.is, nil
+	}
+	var from []decoration.Mark
+	if current != "" {
+		from = []decoration.Mark{{Name: d.Name, Revision: current}}
+	}
+	before, missing, err := r.decorationsOf(ctx, d.Namespace, ns, from)
+	if err != nil || missing != "" {
+		return nil, err
+	}
+	after, missing, err := r.decorationsOf(ctx, d.Namespace, ns, []decoration.Mark{{Name: d.Name, Revision: to}})
+	if err != nil || missing != "" { // the cache may not show it yet
+		return nil, err
+	}
+	change, err := revision.Forecast(before, after, can)
+	if err != nil {
+		return nil, nil //nolint:nilerr // it is only a forecast
+	}
+	known := forecasted{of: of, is: &appsv1alpha1.UpdateForecast{InPlace: change.InPlace(), Fields: change.Forcing}}
+	ns.forecasts[d.UID] = known
+	return known.is, nil
+}

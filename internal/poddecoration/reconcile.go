@@ -1,0 +1,263 @@
+package poddecoration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/decoration"
+	"kusionstack.io/kuperator/internal/freshness"
+	"kusionstack.io/kuperator/internal/podcache"
+	"kusionstack.io/kuperator/internal/poddecoration/decoplan"
+	"kusionstack.io/kuperator/internal/revision"
+)
+
+const (
+	// interval is the least time between two decisions about a namespace, or perPod for each of its Pods if that is more:
+	// one decision serves many events. The first event after that is served at once.
+	interval = 200 * time.Millisecond
+	perPod   = 100 * time.Microsecond
+	// lookAgain is how long to wait for a cache that is behind.
+	lookAgain = 50 * time.Millisecond
+)
+
+var decorationKind = appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodDecorationKind)
+
+type reconciler struct {
+	client     client.Client
+	live       client.Reader // past the cache
+	cached     *podcache.Store
+	writes     *freshness.Tracker
+	events     events.EventRecorder
+	clock      clock.PassiveClock
+	serverCan  func(context.Context) (revision.Capabilities, error)
+	namespaces *memory
+}
+
+// memory is what is remembered of namespaces with decorations between two decisions. Losing it costs reads.
+type memory struct {
+	mu  sync.Mutex
+	all map[string]*namespace
+}
+
+func newMemory() *memory { return &memory{all: map[string]*namespace{}} }
+
+func (m *memory) of(name string) *namespace {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.all[name] == nil {
+		m.all[name] = &namespace{
+			rendered: map[types.UID]rendered{}, parsed: map[types.UID]decoration.Decoration{},
+			forecasts: map[types.UID]forecasted{}, changes: map[changeKey]worked{}, refused: map[types.UID]refusal{},
+		}
+	}
+	return m.all[name]
+}
+
+func (m *memory) has(name string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.all[name] != nil
+}
+
+func (m *memory) forget(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.all, name)
+}
+
+// namespace is what is remembered of one. One worker at a time uses it.
+type namespace struct {
+	next  time.Time // when the next decision may be made
+	check freshness.Check[baseline]
+	read  podcache.Memo[decoplan.Pod]
+	// rendered are the present templates by decoration, parsed the contents of revisions, forecasts by decoration.
+	rendered  map[types.UID]rendered
+	parsed    map[types.UID]decoration.Decoration
+	forecasts map[types.UID]forecasted
+	// changes are worked out for changesFor.
+	changes    map[changeKey]worked
+	changesFor revision.Capabilities
+	// refused are writes to Pods that the API server does not take.
+	refused map[types.UID]refusal
+}
+
+type forecastKey struct {
+	from, to string
+	can      revision.Capabilities
+}
+
+type forecasted struct {
+	of forecastKey
+	is *appsv1alpha1.UpdateForecast
+}
+
+// baseline is a namespace as the API server had it after this process won its Lease.
+type baseline struct{ decorations, pods freshness.Baseline }
+
+// view is a namespace as the cache shows it.
+type view struct {
+	name        string
+	decorations []*appsv1alpha1.PodDecoration // of the cache
+	histories   map[types.UID]history
+	pods        []*podcache.Pod // in the order of snapshot.Pods
+	snapshot    decoplan.Snapshot
+}
+
+// Reconcile decides on one namespace.
+func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	name := req.Name
+	ns := r.namespaces.of(name)
+	if wait := ns.next.Sub(r.clock.Now()); wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, nil
+	}
+	if wait, err := r.writes.Unobserved(ctx, req.NamespacedName); err != nil || wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, err
+	}
+	v, err := r.view(ctx, name, ns)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if len(v.decorations) == 0 {
+		r.writes.Forget(req.NamespacedName)
+		r.namespaces.forget(name)
+		return ctrl.Result{}, nil
+	}
+	isFresh, err := ns.check.Pass(r.clock.Now(), func() (*baseline, error) { return r.readBaseline(ctx, name) }, v.shows)
+	if err != nil || !isFresh {
+		return ctrl.Result{RequeueAfter: lookAgain}, err
+	}
+	result, err := r.decide(ctx, req, v, ns)
+	switch {
+	case errors.Is(err, errStale):
+		return ctrl.Result{RequeueAfter: lookAgain}, nil
+	case err != nil: // a write may have been made whose answer was lost
+		ns.check.Repeat()
+	}
+	return result, err
+}
+
+func (r *reconciler) decide(ctx context.Context, req ctrl.Request, v *view, ns *namespace) (ctrl.Result, error) {
+	more, err := r.observe(ctx, v, ns)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	plan := decoplan.Decide(&v.snapshot)
+	conflict, err := r.apply(ctx, v, ns, &plan)
+	if err == nil && !conflict {
+		err = r.pruneHistory(ctx, v, plan.Statuses)
+	}
+	if err != nil { // backs off by itself
+		return ctrl.Result{}, err
+	}
+	ns.next = r.clock.Now().Add(max(interval, time.Duration(len(v.pods))*perPod))
+	if conflict {
+		conflicts.Inc()
+		return ctrl.Result{RequeueAfter: max(interval, r.writes.Conflicts.Met(req.NamespacedName))}, nil
+	}
+	r.writes.Conflicts.None(req.NamespacedName)
+	next := plan.NextLook
+	if more || plan.More {
+		next = interval
+	}
+	return ctrl.Result{RequeueAfter: next}, nil
+}
+
+// view reads the cache.
+func (r *reconciler) view(ctx context.Context, name string, ns *namespace) (*view, error) {
+	v := &view{name: name, histories: map[types.UID]history{}}
+	var list appsv1alpha1.PodDecorationList
+	if err := r.client.List(ctx, &list, client.InNamespace(name), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing PodDecorations: %w", err)
+	}
+	for i := range list.Items {
+		v.decorations = append(v.decorations, &list.Items[i])
+	}
+	if len(v.decorations) == 0 {
+		return v, nil
+	}
+	var err error
+	if v.pods, err = r.cached.ByIndex(toolscache.NamespaceIndex, name); err != nil {
+		return nil, err
+	}
+	v.snapshot.Now = r.clock.Now()
+	v.snapshot.Pods, _, _ = ns.read.Read(v.pods, read)
+	return v, nil
+}
+
+// observe fills in the rest of what a decision needs. It reports whether some is left for the next one.
+func (r *reconciler) observe(ctx context.Context, v *view, ns *namespace) (more bool, err error) {
+	can, err := r.serverCan(ctx)
+	if err != nil {
+		return false, err
+	}
+	there, revisions := map[types.UID]bool{}, map[types.UID]bool{}
+	for _, d := range v.decorations {
+		there[d.UID] = true
+		h, err := r.historyOf(ctx, d)
+		if err != nil {
+			return false, err
+		}
+		v.histories[d.UID] = h
+		for _, cr := range h {
+			revisions[cr.UID] = true
+		}
+		collisions := ptr.Deref(d.Status.CollisionCount, 0)
+		updated, problem, err := r.ensureUpdated(ctx, d, ns, h, &collisions)
+		if err != nil {
+			return false, err
+		}
+		of := decoplan.Decoration{
+			Name: d.Name, Generation: d.Generation, Deleting: d.DeletionTimestamp != nil, Protected: isProtected(d),
+			Spec: d.Spec, Status: d.Status, Updated: updated, Problem: problem, Collisions: &collisions,
+		}
+		if of.Next, err = r.forecast(ctx, d, ns, updated, can); err != nil {
+			return false, err
+		}
+		v.snapshot.Decorations = append(v.snapshot.Decorations, of)
+	}
+	maps.DeleteFunc(ns.rendered, func(uid types.UID, _ rendered) bool { return !there[uid] })
+	maps.DeleteFunc(ns.forecasts, func(uid types.UID, _ forecasted) bool { return !there[uid] })
+	maps.DeleteFunc(ns.parsed, func(uid types.UID, _ decoration.Decoration) bool { return !revisions[uid] })
+	r.observeRefusals(v, ns)
+	return r.observeChanges(ctx, v, ns, can)
+}
+
+// readBaseline reads past the cache. Of Pods the list alone would not do: one that the leader before has told counts.
+func (r *reconciler) readBaseline(ctx context.Context, name string) (*baseline, error) {
+	version := (*metav1.PartialObjectMetadata).GetResourceVersion
+	decorations, err := freshness.ReadBaseline(ctx, r.live, decorationKind, version, client.InNamespace(name))
+	if err != nil {
+		return nil, err
+	}
+	pods, err := freshness.ReadBaseline(ctx, r.live, corev1.SchemeGroupVersion.WithKind("Pod"), version,
+		client.InNamespace(name))
+	return &baseline{decorations, pods}, err
+}
+
+// shows reports whether the cache has come at least as far.
+func (v *view) shows(b *baseline) bool {
+	decorations, pods := map[types.UID]string{}, make(map[types.UID]string, len(v.snapshot.Pods))
+	for _, d := range v.decorations {
+		decorations[d.UID] = d.ResourceVersion
+	}
+	for i := range v.snapshot.Pods {
+		pod := &v.snapshot.Pods[i].View
+		pods[pod.UID] = pod.ResourceVersion
+	}
+	return b.decorations.ShownBy(decorations) && b.pods.ShownBy(pods)
+}
