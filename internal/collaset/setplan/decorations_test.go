@@ -3,6 +3,7 @@ package setplan_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -289,4 +290,28 @@ func TestAnUpdateToDecorationsTakesNoPlaceInThePartition(t *testing.T) {
 	takeOut(younger)
 	w.decorate()
 	assert.Empty(t, setplan.Decide(&w.Snapshot).Cancels)
+}
+
+// TestDecorationsOfSomePodsAreRemembered as they are seen, while others are under way: a Pod that is lost without a
+// trace comes back as it was.
+func TestDecorationsOfSomePodsAreRemembered(t *testing.T) {
+	w := newWorld(4)
+	w.budget = 1
+	require.True(t, w.run(always))
+	some := w.ids()[:2]
+	w.desire(decoratedBy("sidecar-1"), func(p *setplan.Pod) bool { return slices.Contains(some, p.ID) })
+	w.template("r2") // keeps the set busy
+	for range 100 {
+		w.round(always)
+		for _, p := range w.live() {
+			if p.Decorations == "" {
+				continue
+			}
+			w.round(always)
+			entry := w.entry(p.ID)
+			require.Equal(t, decoratedBy("sidecar-1"), entry.Data[appsv1alpha1.ContextPodDecorationRevisions])
+			return
+		}
+	}
+	t.Fatal("no Pod was updated", w.log)
 }

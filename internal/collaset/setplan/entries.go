@@ -281,20 +281,21 @@ const (
 //
 // Creations and deletions depend on what is stored. That an entry's revision follows a Pod that was updated in place,
 // that a mark has served, and that an ID is free again can wait until the wave is over, so that a rollout costs a few
-// writes of this object and not one for each Pod. Where not all Pods are to be at one revision, revisions are stored as
-// they are seen: a Pod that is lost comes back as it was.
+// writes of this object and not one for each Pod. Where not all Pods are to be at one revision, or not all are to have
+// the same decorations, these are stored as they are seen: a Pod that is lost comes back as it was.
 func (l *ledger) store(plan *Plan, isMixed, isMoving bool) {
 	deleting := map[int]bool{}
 	for _, del := range plan.Deletions {
 		deleting[del.Pod.ID] = true
 	}
-	lagging := false
+	lagging, isMixedDecorations := false, l.isMixedDecorations()
 	for id, e := range l.entries {
 		it := l.pods.holder[id]
 		if it == nil || e.dropped || deleting[id] {
 			continue
 		}
-		lagging = lagging || (it.Revision != "" && it.Revision != e.revision())
+		lagging = lagging || isMixed && it.Revision != "" && it.Revision != e.revision() ||
+			isMixedDecorations && it.Decorations != e.decorations()
 		if !it.waitsToLeave() {
 			l.must(e, appsv1alpha1.ContextScaleIn, "") // lost now, the Pod comes back as it was
 		}
@@ -306,7 +307,7 @@ func (l *ledger) store(plan *Plan, isMixed, isMoving bool) {
 		l.decorate(e, it.Decorations, l.may)
 	}
 	plan.EntriesFirst = l.mustStore > 0
-	if !l.worthStoring(plan, lagging && isMixed, isMoving) {
+	if !l.worthStoring(plan, lagging, isMoving) {
 		return
 	}
 	plan.EntriesChanged = true
@@ -323,8 +324,8 @@ func (l *ledger) store(plan *Plan, isMixed, isMoving bool) {
 	slices.SortFunc(plan.Entries, func(a, b Entry) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// worthStoring reports whether the ResourceContext is written now; isLagging is whether the revision of an entry is
-// behind its Pod's where several are wanted.
+// worthStoring reports whether the ResourceContext is written now; isLagging is whether an entry is behind its
+// Pod where not all are to be alike.
 func (l *ledger) worthStoring(plan *Plan, isLagging, isMoving bool) bool {
 	lazy := max(minLazy, len(l.entries)/lazyShare)
 	switch {
@@ -335,6 +336,11 @@ func (l *ledger) worthStoring(plan *Plan, isLagging, isMoving bool) bool {
 	default:
 		return l.release > 0 && (isMoving || !l.leavingByScaleIn())
 	}
+}
+
+// isMixedDecorations reports whether Pods are to have different decorations.
+func (l *ledger) isMixedDecorations() bool {
+	return slices.ContainsFunc(l.pods.items, func(it *item) bool { return it.Desired != l.pods.items[0].Desired })
 }
 
 // isMixed reports whether Pods of several revisions are wanted.
