@@ -79,3 +79,17 @@ func metadataOf(t *testing.T, pod map[string]any) (labels, annotations map[strin
 	}
 	return read("labels"), read("annotations")
 }
+
+// TestALabelThatTheWorkloadSetsToTheSameValueStays when the decoration goes.
+func TestALabelThatTheWorkloadSetsToTheSameValueStays(t *testing.T) {
+	template, _, err := decoration.Parse([]byte(`{"spec":{"template":{"metadata":[{"labels":{"tier":"gold"}}]}}}`))
+	require.NoError(t, err)
+	d := decoration.Decoration{Name: "tiers", Revision: "tiers-1", Template: template}
+	pod := map[string]any{"metadata": map[string]any{"labels": map[string]any{"tier": "gold"}}}
+	decorated, _, err := decoration.Render(pod, []decoration.Decoration{d})
+	require.NoError(t, err)
+	_, after, _, err := decoration.RenderBoth(decorated, []decoration.Decoration{d}, nil)
+	require.NoError(t, err)
+	labels, _ := metadataOf(t, after)
+	assert.Equal(t, map[string]string{"tier": "gold"}, labels)
+}

@@ -170,7 +170,7 @@ func mark(pod map[string]any, marks []Mark, refused []Refusal, before map[string
 		}
 		annotations[appsv1alpha1.PodDecorationRefusedAnnotation] = string(why)
 	}
-	if len(before) > 0 {
+	if before != nil {
 		text, err := json.Marshal(before)
 		if err != nil {
 			return fmt.Errorf("encoding the labels: %w", err)

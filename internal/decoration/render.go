@@ -78,13 +78,13 @@ type canvas struct {
 	pod map[string]any
 	// added are the decorations that brought containers, by the containers' names. The others are primary.
 	added map[string]string
-	// before is what labels were that decorations set, nil for one that was not there.
+	// before is what labels were that decorations set, nil for one that was not there. It is nil where none sets any.
 	before map[string]*string
 }
 
 // newCanvas is a canvas with a copy of a Pod.
 func newCanvas(pod map[string]any) *canvas {
-	return &canvas{runtime.DeepCopyJSON(pod), map[string]string{}, map[string]*string{}}
+	return &canvas{runtime.DeepCopyJSON(pod), map[string]string{}, nil}
 }
 
 func (c *canvas) render(d Decoration) error {
@@ -133,6 +133,9 @@ func (c *canvas) setMetadata(field string, overwrite bool, values map[string]str
 		return
 	}
 	present := child(child(c.pod, "metadata"), field)
+	if field == "labels" && c.before == nil {
+		c.before = map[string]*string{}
+	}
 	for key, value := range values {
 		old, is := present[key].(string)
 		if is && !overwrite {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,6 +15,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -49,17 +52,22 @@ func isOld(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || errors.Is(err, errStale)
 }
 
-// observeRefusals has the decision leave Pods alone whose writes are refused, until it is time to try again.
-func (r *reconciler) observeRefusals(v *view, ns *namespace) {
+// observeRefusals has the decision leave Pods alone whose writes are refused, until it is time to try again. It returns
+// when that is for the first of them, 0 for none.
+func (r *reconciler) observeRefusals(v *view, ns *namespace) (again time.Duration) {
 	there := map[types.UID]bool{}
 	for i := range v.snapshot.Pods {
 		p := &v.snapshot.Pods[i]
 		there[p.View.UID] = true
 		if refused := ns.refused[p.View.UID]; v.snapshot.Now.Before(refused.again) {
 			p.Refusal = refused.why
+			if wait := refused.again.Sub(v.snapshot.Now); again == 0 || wait < again {
+				again = wait
+			}
 		}
 	}
 	maps.DeleteFunc(ns.refused, func(uid types.UID, _ refusal) bool { return !there[uid] })
+	return again
 }
 
 // apply carries a plan out: first what is written to Pods, then to decorations. It reports whether a write met an object
@@ -167,12 +175,7 @@ func (r *reconciler) tell(ctx context.Context, v *view, t *decoplan.Tell) error 
 // change: no Pod is taken out of service for one that is refused.
 func (r *reconciler) begin(ctx context.Context, v *view, ns *namespace, p *decoplan.Pod) error {
 	if p.Difference != nil {
-		live, data, err := r.patchOf(ctx, v, ns, p, nil)
-		if err != nil {
-			return err
-		}
-		err = r.client.Patch(ctx, live, client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
-		if err != nil {
+		if err := r.try(ctx, v, ns, p); err != nil {
 			return err
 		}
 	}
@@ -183,32 +186,55 @@ func (r *reconciler) begin(ctx context.Context, v *view, ns *namespace, p *decop
 	return r.patch(ctx, v, p, change)
 }
 
-// patchOf is the Pod as it is now, and the patch that changes it to what it is to have.
-func (r *reconciler) patchOf(
-	ctx context.Context, v *view, ns *namespace, p *decoplan.Pod, finish *revision.Finish,
-) (*corev1.Pod, []byte, error) {
-	live := &corev1.Pod{}
-	if err := r.live.Get(ctx, client.ObjectKey{Namespace: v.name, Name: p.View.Name}, live); err != nil {
-		return nil, nil, err
+// try asks the API server whether it takes a change in place, and its resources.
+func (r *reconciler) try(ctx context.Context, v *view, ns *namespace, p *decoplan.Pod) error {
+	live, change, err := r.changeOf(ctx, v, ns, p)
+	if err != nil {
+		return err
 	}
-	// what was decided on has to be what is changed
-	if live.UID != p.View.UID || live.ResourceVersion != p.View.ResourceVersion {
-		return nil, nil, errStale
+	patch := client.RawPatch(types.StrategicMergePatchType, change.Patch(live, "", nil))
+	if err := r.client.Patch(ctx, live.DeepCopy(), patch, client.DryRunAll); err != nil {
+		return err
+	}
+	resize := change.ResizeTrial(live)
+	if resize == nil {
+		return nil
+	}
+	return r.client.SubResource("resize").Patch(ctx, live.DeepCopy(),
+		client.RawPatch(types.StrategicMergePatchType, resize), client.DryRunAll)
+}
+
+// changeOf is the Pod as it is now, and the change to what it is to have.
+func (r *reconciler) changeOf(
+	ctx context.Context, v *view, ns *namespace, p *decoplan.Pod,
+) (*corev1.Pod, revision.Change, error) {
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	err := r.live.Get(ctx, client.ObjectKey{Namespace: v.name, Name: p.View.Name}, object)
+	if err != nil {
+		return nil, revision.Change{}, err
+	}
+	live := &corev1.Pod{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, live); err != nil {
+		return nil, revision.Change{}, fmt.Errorf("reading Pod %s: %w", p.View.Name, err)
 	}
 	w, is := ns.changes[keyOf(live, p)]
-	if !is {
-		return nil, nil, errStale
+	// what was decided on has to be what is changed
+	if !is || live.UID != p.View.UID || live.ResourceVersion != p.View.ResourceVersion {
+		return nil, revision.Change{}, errStale
 	}
-	return live, w.change.Patch(live, "", finish), nil
+	change, err := w.on(object.Object, ns.changesFor)
+	return live, change, err
 }
 
 // change brings a Pod in place to what it is to have: the Pod first, with the record of what has to follow, and then
 // its resources. If the second write does not come about, the record asks for it again.
 func (r *reconciler) change(ctx context.Context, v *view, ns *namespace, p *decoplan.Pod) error {
-	live, data, err := r.patchOf(ctx, v, ns, p, finishedBy(p))
+	live, change, err := r.changeOf(ctx, v, ns, p)
 	if err != nil {
 		return err
 	}
+	data := change.Patch(live, "", finishedBy(p))
 	if err := r.client.Patch(ctx, live, client.RawPatch(types.StrategicMergePatchType, data)); err != nil {
 		return err
 	}
@@ -284,15 +310,21 @@ func isProtected(d *appsv1alpha1.PodDecoration) bool {
 
 // writeDecoration writes to a decoration: its finalizer, or its status.
 func (r *reconciler) writeDecoration(ctx context.Context, d *appsv1alpha1.PodDecoration, plan *decoplan.Plan) error {
+	written := d.ObjectMeta.DeepCopy()
 	switch {
 	case slices.Contains(plan.Protect, d.Name):
-		return r.setFinalizers(ctx, d, append(slices.Clone(d.Finalizers), appsv1alpha1.ProtectionFinalizer))
+		var err error
+		written, err = r.setFinalizers(ctx, d, append(slices.Clone(d.Finalizers), appsv1alpha1.ProtectionFinalizer))
+		if err != nil {
+			return err
+		}
 	case slices.Contains(plan.Release, d.Name):
 		isOurs := func(f string) bool { return f == appsv1alpha1.ProtectionFinalizer }
-		return r.setFinalizers(ctx, d, slices.DeleteFunc(slices.Clone(d.Finalizers), isOurs))
-	case plan.Statuses[d.Name] != nil:
-		next := &appsv1alpha1.PodDecoration{ObjectMeta: *d.ObjectMeta.DeepCopy(), Spec: *d.Spec.DeepCopy(),
-			Status: *plan.Statuses[d.Name].DeepCopy()}
+		_, err := r.setFinalizers(ctx, d, slices.DeleteFunc(slices.Clone(d.Finalizers), isOurs))
+		return err
+	}
+	if status := plan.Statuses[d.Name]; status != nil {
+		next := &appsv1alpha1.PodDecoration{ObjectMeta: *written, Spec: *d.Spec.DeepCopy(), Status: *status.DeepCopy()}
 		if err := r.client.Status().Update(ctx, next); err != nil {
 			return fmt.Errorf("writing the status of PodDecoration %s: %w", d.Name, err)
 		}
@@ -302,20 +334,22 @@ func (r *reconciler) writeDecoration(ctx context.Context, d *appsv1alpha1.PodDec
 	return nil
 }
 
-// setFinalizers replaces the finalizers of a decoration.
-func (r *reconciler) setFinalizers(ctx context.Context, d *appsv1alpha1.PodDecoration, finalizers []string) error {
+// setFinalizers replaces the finalizers of a decoration, and returns its metadata after that.
+func (r *reconciler) setFinalizers(
+	ctx context.Context, d *appsv1alpha1.PodDecoration, finalizers []string,
+) (*metav1.ObjectMeta, error) {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": d.UID, "resourceVersion": d.ResourceVersion, "finalizers": finalizers,
 	}})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	next := &appsv1alpha1.PodDecoration{ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: d.Name}}
 	if err := r.client.Patch(ctx, next, client.RawPatch(types.MergePatchType, patch)); err != nil {
-		return fmt.Errorf("writing the finalizers of PodDecoration %s: %w", d.Name, err)
+		return nil, fmt.Errorf("writing the finalizers of PodDecoration %s: %w", d.Name, err)
 	}
 	r.writes.Wrote(request(d.Namespace).NamespacedName, next)
-	return nil
+	return &next.ObjectMeta, nil
 }
 
 // maxNote is how many bytes of a message an event has: the API server takes 1024.
@@ -338,5 +372,6 @@ func (r *reconciler) report(before, after *appsv1alpha1.PodDecoration) {
 	if warnings[appsv1alpha1.ConditionReason(is.Reason)] {
 		kind = corev1.EventTypeWarning
 	}
-	r.events.Eventf(after, nil, kind, is.Reason, "Update", "%s", is.Message[:min(len(is.Message), maxNote)])
+	r.events.Eventf(after, nil, kind, is.Reason, "Update", "%s",
+		strings.ToValidUTF8(is.Message[:min(len(is.Message), maxNote)], ""))
 }

@@ -80,6 +80,7 @@ func Component() bootstrap.Component {
 // +kubebuilder:rbac:groups=apps.kusionstack.io,resources=poddecorations/status,verbs=update
 // +kubebuilder:rbac:groups=apps.kusionstack.io,resources=resourcecontexts,verbs=list
 // +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=apps,resources=daemonsets;replicasets;statefulsets,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 func (own *settings) setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {

@@ -59,7 +59,7 @@ func TestWhatIsReadOfAPod(t *testing.T) {
 				appsv1alpha1.PodDecorationDesiredAnnotation:   `[]`,
 				"example.com/large":                           "unread",
 			},
-			OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "web-5d9f", Controller: ptr.To(true)}}},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-5d9f", Controller: ptr.To(true)}}},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}},
 			ReadinessGates: []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
@@ -76,13 +76,11 @@ func TestWhatIsReadOfAPod(t *testing.T) {
 	assert.Equal(t, map[string]string{appsv1alpha1.ControlLabel: "true", "app": "web", "tier": "iron",
 		podops.ServiceAvailableLabel: "1"}, p.Labels)
 	assert.Equal(t, []decoration.Mark{{Name: "proxy", Revision: "proxy-1"}}, p.Has)
-	assert.True(t, p.IsTold && p.Seen && p.Managed && p.Available)
+	assert.True(t, p.IsTold && p.Managed && p.Available)
 	assert.Empty(t, p.Desired)
 	assert.Equal(t, decoplan.Owner{Kind: "ReplicaSet", Name: "web-5d9f", Recreates: true}, p.Owner)
 
-	delete(pod.Annotations, appsv1alpha1.PodDecorationRevisionsAnnotation)
 	pod.OwnerReferences[0].Kind = "Job"
 	p = read(pod)
-	assert.False(t, p.Seen)
 	assert.False(t, p.Owner.Recreates, "a Job counts a deleted Pod as one that failed")
 }

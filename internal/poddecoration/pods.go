@@ -23,27 +23,25 @@ import (
 // maxChanges is how many changes one decision works out: each takes a read of a Pod.
 const maxChanges = 64
 
-// recreating are the kinds of Kubernetes that create another Pod in the place of one that is deleted. Of others that is
+// recreating are the kinds of group apps that create another Pod in the place of one that is deleted. Of others that is
 // not known, and a Job counts a deleted Pod as one that failed.
-var recreating = map[string]bool{
-	"ReplicaSet": true, "StatefulSet": true, "DaemonSet": true, "ReplicationController": true,
-}
+var recreating = map[string]bool{"ReplicaSet": true, "StatefulSet": true, "DaemonSet": true}
 
 // read reads a Pod.
 func read(pod *corev1.Pod) decoplan.Pod {
 	annotations := pod.Annotations
-	_, seen := annotations[appsv1alpha1.PodDecorationRevisionsAnnotation]
 	p := decoplan.Pod{
 		View: podops.Read(pod), Labels: decoration.OwnLabels(pod.Labels, annotations), Created: pod.CreationTimestamp.Time,
 		Has: decoration.MarksOf(annotations), Refused: decoration.RefusedOf(annotations),
-		Desired: decoration.MarksIn(annotations[appsv1alpha1.PodDecorationDesiredAnnotation]), Seen: seen,
+		Desired:  decoration.MarksIn(annotations[appsv1alpha1.PodDecorationDesiredAnnotation]),
 		Managed:  pod.Labels[appsv1alpha1.ControlLabel] == appsv1alpha1.ControlValue,
 		Recorded: revision.Recorded(pod),
 	}
 	p.IsTold = p.Desired != nil
 	p.Available = p.View.Ready && (p.View.ServiceAvailable() || !p.View.Gate)
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
-		p.Owner = decoplan.Owner{Kind: owner.Kind, Name: owner.Name, Recreates: recreating[owner.Kind]}
+		p.Owner = decoplan.Owner{Kind: owner.Kind, Name: owner.Name,
+			Recreates: recreating[owner.Kind] && owner.APIVersion == appsv1.SchemeGroupVersion.String()}
 	}
 	if p.Recorded {
 		progress := revision.Carried(pod)
@@ -72,8 +70,31 @@ func keyOf(pod *corev1.Pod, p *decoplan.Pod) changeKey {
 
 // worked is what lies between two lists of decorations.
 type worked struct {
+	from, to []decoration.Decoration
+	// gone are marks of both lists whose revisions do not exist any more: what they have added stays.
+	gone    []decoration.Mark
 	change  revision.Change
 	missing string
+}
+
+// on works the change out for a Pod, given as JSON.
+func (w *worked) on(pod map[string]any, can revision.Capabilities) (revision.Change, error) {
+	change, refused, err := revision.Redecorate(pod, w.from, w.to, can)
+	if err != nil || len(w.gone) == 0 {
+		return change, err
+	}
+	marks := slices.Clone(w.gone)
+	for _, d := range w.to {
+		if !slices.ContainsFunc(refused, func(r decoration.Refusal) bool { return r.Name == d.Name }) {
+			marks = append(marks, decoration.Mark{Name: d.Name, Revision: d.Revision})
+		}
+	}
+	text, err := decoration.Text(marks)
+	if change.Annotations == nil {
+		change.Annotations = map[string]*string{}
+	}
+	change.Annotations[appsv1alpha1.PodDecorationRevisionsAnnotation] = &text
+	return change, err
 }
 
 func (w *worked) difference() *decoplan.Difference {
@@ -89,7 +110,7 @@ func (r *reconciler) observeChanges(
 	if ns.changesFor != can {
 		ns.changes, ns.changesFor = map[changeKey]worked{}, can
 	}
-	needed, made := map[changeKey]worked{}, 0
+	needed, reads := map[changeKey]worked{}, 0
 	for i := range v.snapshot.Pods {
 		p := &v.snapshot.Pods[i]
 		if !p.IsTold || !p.Managed || p.Owner.Kind == appsv1alpha1.CollaSetKind || p.View.Terminal || p.View.Terminating {
@@ -103,21 +124,22 @@ func (r *reconciler) observeChanges(
 		key := keyOf(pod, p)
 		w, known := ns.changes[key]
 		if !known {
-			if made == maxChanges {
+			if reads == maxChanges {
 				more = true
 				continue
 			}
-			made++
+			reads++
 			switch w, err = r.workOut(ctx, ns, pod, p, can); {
 			case apierrors.IsNotFound(err): // it is gone
 				continue
 			case err != nil:
 				return false, err
 			}
-			ns.changes[key] = w
 		}
-		needed[key] = w
 		p.Difference = w.difference()
+		if w.missing == "" { // else it may be there the next time
+			ns.changes[key], needed[key] = w, w
+		}
 	}
 	ns.changes = needed
 	return more, nil
@@ -126,28 +148,71 @@ func (r *reconciler) observeChanges(
 // workOut works a change out, of the Pod as it is now.
 func (r *reconciler) workOut(
 	ctx context.Context, ns *namespace, pod *corev1.Pod, p *decoplan.Pod, can revision.Capabilities,
-) (worked, error) {
-	to, missing, err := r.decorationsOf(ctx, pod.Namespace, ns, p.Desired)
-	if err != nil || missing != "" {
-		return worked{missing: missing}, err
+) (w worked, err error) {
+	from, to := slices.Clone(p.Has), slices.Clone(p.Desired)
+	for _, m := range p.Has {
+		if !slices.Contains(p.Desired, m) {
+			continue
+		}
+		if _, missing, err := r.decorationsOf(ctx, pod.Namespace, ns, []decoration.Mark{m}); err != nil {
+			return w, err
+		} else if missing != "" {
+			isGone := func(other decoration.Mark) bool { return other == m }
+			from, to, w.gone = slices.DeleteFunc(from, isGone), slices.DeleteFunc(to, isGone), append(w.gone, m)
+		}
 	}
-	from, missing, err := r.decorationsOf(ctx, pod.Namespace, ns, p.Has)
-	if err != nil {
-		return worked{}, err
+	if w.to, w.missing, err = r.decorationsOf(ctx, pod.Namespace, ns, to); err != nil || w.missing != "" {
+		return w, err
 	}
-	if missing != "" { // what is to be taken away is not known
-		return worked{change: revision.Change{Forcing: []string{missing}}}, nil
+	unknown := ""
+	if w.from, unknown, err = r.decorationsOf(ctx, pod.Namespace, ns, from); err != nil {
+		return w, err
+	}
+	if unknown != "" { // what is to be taken away is not known
+		w.change = revision.Change{Forcing: []string{unknown}}
+		return w, nil
 	}
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(pod), live); err != nil {
-		return worked{}, fmt.Errorf("reading Pod %s: %w", pod.Name, err)
+		return w, fmt.Errorf("reading Pod %s: %w", pod.Name, err)
 	}
-	change, _, err := revision.Redecorate(live.Object, from, to, can)
-	if err != nil {
-		return worked{missing: err.Error()}, nil //nolint:nilerr // it is the same the next time
+	if w.change, err = w.on(live.Object, can); err != nil {
+		w.missing = err.Error()
 	}
-	return worked{change: change}, nil
+	return w, nil
+}
+
+// observeWanted fills in how many Pods workloads are to have of which Pods may be deleted.
+func (r *reconciler) observeWanted(ctx context.Context, v *view) error {
+	v.snapshot.Wanted = map[decoplan.Owner]int{}
+	for i := range v.snapshot.Pods {
+		p := &v.snapshot.Pods[i]
+		_, isRead := v.snapshot.Wanted[p.Owner]
+		forces := p.Infeasible || p.Difference != nil && len(p.Difference.Forcing) > 0
+		if !p.Owner.Recreates || isRead || !forces {
+			continue
+		}
+		owner := metav1.GetControllerOfNoCopy(v.pods[i].Whole())
+		if owner == nil {
+			continue
+		}
+		workload := &unstructured.Unstructured{}
+		workload.SetAPIVersion(owner.APIVersion)
+		workload.SetKind(owner.Kind)
+		err := r.live.Get(ctx, client.ObjectKey{Namespace: v.name, Name: owner.Name}, workload)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("reading %s %s: %w", owner.Kind, owner.Name, err)
+		}
+		n, isThere, _ := unstructured.NestedInt64(workload.Object, "spec", "replicas")
+		if owner.Kind == "DaemonSet" {
+			n, isThere, _ = unstructured.NestedInt64(workload.Object, "status", "desiredNumberScheduled")
+		}
+		if err == nil && isThere {
+			v.snapshot.Wanted[p.Owner] = int(n)
+		}
+	}
+	return nil
 }
 
 // forecast is how a Pod gets from one revision of a decoration to another, nil if that is not known. A Pod of any

@@ -20,6 +20,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/decoration"
+	"kusionstack.io/kuperator/internal/failures"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/poddecoration/decoplan"
@@ -152,10 +153,12 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 }
 
 func (r *reconciler) decide(ctx context.Context, req ctrl.Request, v *view, ns *namespace) (ctrl.Result, error) {
+	ns.next = r.clock.Now().Add(max(interval, time.Duration(len(v.pods))*perPod))
 	more, err := r.observe(ctx, v, ns)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	again := r.observeRefusals(v, ns)
 	plan := decoplan.Decide(&v.snapshot)
 	conflict, err := r.apply(ctx, v, ns, &plan)
 	if err == nil && !conflict {
@@ -164,13 +167,15 @@ func (r *reconciler) decide(ctx context.Context, req ctrl.Request, v *view, ns *
 	if err != nil { // backs off by itself
 		return ctrl.Result{}, err
 	}
-	ns.next = r.clock.Now().Add(max(interval, time.Duration(len(v.pods))*perPod))
 	if conflict {
 		conflicts.Inc()
 		return ctrl.Result{RequeueAfter: max(interval, r.writes.Conflicts.Met(req.NamespacedName))}, nil
 	}
 	r.writes.Conflicts.None(req.NamespacedName)
 	next := plan.NextLook
+	if again > 0 && (next == 0 || again < next) {
+		next = again
+	}
 	if more || plan.More {
 		next = interval
 	}
@@ -218,7 +223,9 @@ func (r *reconciler) observe(ctx context.Context, v *view, ns *namespace) (more 
 		}
 		collisions := ptr.Deref(d.Status.CollisionCount, 0)
 		updated, problem, err := r.ensureUpdated(ctx, d, ns, h, &collisions)
-		if err != nil {
+		if rejection, rejected := failures.RejectionIn(err); rejected { // it stops no other
+			problem = "its revision cannot be stored: " + rejection.Why
+		} else if err != nil {
 			return false, err
 		}
 		of := decoplan.Decoration{
@@ -233,8 +240,10 @@ func (r *reconciler) observe(ctx context.Context, v *view, ns *namespace) (more 
 	maps.DeleteFunc(ns.rendered, func(uid types.UID, _ rendered) bool { return !there[uid] })
 	maps.DeleteFunc(ns.forecasts, func(uid types.UID, _ forecasted) bool { return !there[uid] })
 	maps.DeleteFunc(ns.parsed, func(uid types.UID, _ decoration.Decoration) bool { return !revisions[uid] })
-	r.observeRefusals(v, ns)
-	return r.observeChanges(ctx, v, ns, can)
+	if more, err = r.observeChanges(ctx, v, ns, can); err != nil {
+		return false, err
+	}
+	return more, r.observeWanted(ctx, v)
 }
 
 // readBaseline reads past the cache. Of Pods the list alone would not do: one that the leader before has told counts.

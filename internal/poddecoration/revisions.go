@@ -182,7 +182,11 @@ func (r *reconciler) decorationsOf(
 ) (all []decoration.Decoration, missing string, err error) {
 	for _, m := range marks {
 		cr := &appsv1.ControllerRevision{}
-		err := client.IgnoreNotFound(r.client.Get(ctx, client.ObjectKey{Namespace: in, Name: m.Revision}, cr))
+		key := client.ObjectKey{Namespace: in, Name: m.Revision}
+		err := r.client.Get(ctx, key, cr)
+		if apierrors.IsNotFound(err) { // the cache may not show it yet
+			err = client.IgnoreNotFound(r.live.Get(ctx, key, cr))
+		}
 		if err != nil {
 			return nil, "", fmt.Errorf("reading revision %s of PodDecoration %s: %w", m.Revision, m.Name, err)
 		}

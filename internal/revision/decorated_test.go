@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/decoration"
 	"kusionstack.io/kuperator/internal/revision"
 )
@@ -152,4 +153,19 @@ func TestWhatADecorationWillDo(t *testing.T) {
 	change, err = revision.Forecast(before, before, everything)
 	require.NoError(t, err)
 	assert.True(t, change.IsZero())
+}
+
+// TestWhatAPodCouldNotHaveIsForgotten when it is not to have it any more, or can have it.
+func TestWhatAPodCouldNotHaveIsForgotten(t *testing.T) {
+	const refused = appsv1alpha1.PodDecorationRefusedAnnotation
+	pod := map[string]any{
+		"metadata": map[string]any{"annotations": map[string]any{refused: `[{"name":"sidecar","revision":"1","why":"taken"}]`}},
+		"spec":     map[string]any{"containers": []any{map[string]any{"name": "app", "image": "app:1"}}},
+	}
+	change, _, err := revision.Redecorate(pod, nil, nil, everything)
+	require.NoError(t, err)
+	value, is := change.Annotations[refused]
+	assert.True(t, is)
+	assert.Nil(t, value)
+	assert.True(t, change.InPlace())
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/decoration"
 )
 
@@ -33,6 +34,11 @@ func Redecorate(
 	change = Explain(dataBefore, dataAfter, can)
 	for i, field := range change.Forcing {
 		change.Forcing[i] = strings.TrimPrefix(field, "template.") // it is a Pod
+	}
+	// What the Pod could not have before is not in from.
+	_, wasRefused := object(metadata["annotations"])[appsv1alpha1.PodDecorationRefusedAnnotation]
+	if wasRefused && len(refused) == 0 {
+		put(&change.Annotations, appsv1alpha1.PodDecorationRefusedAnnotation, nil)
 	}
 	if dropped := decoration.Dropped(from, to); len(dropped) > 0 {
 		change.Forcing = slices.Concat(bounded(dropped), change.Forcing)

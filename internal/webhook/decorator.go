@@ -90,8 +90,7 @@ func (d *decorator) decorate(
 	for _, m := range marks {
 		of, err := d.revision(ctx, namespace, m)
 		if err != nil {
-			warnings = append(warnings, fmt.Sprintf("the Pod goes without PodDecoration %s: %v", m.Name, err))
-			continue
+			return left("PodDecoration "+m.Name, err)
 		}
 		decorations = append(decorations, of)
 	}
@@ -134,7 +133,8 @@ func (d *decorator) revision(ctx context.Context, namespace string, m decoration
 		return of, fmt.Errorf("reading its revision: %w", err)
 	}
 	owner := metav1.GetControllerOfNoCopy(cr)
-	if owner == nil || owner.Kind != appsv1alpha1.PodDecorationKind || owner.Name != m.Name {
+	if owner == nil || owner.APIVersion != appsv1alpha1.SchemeGroupVersion.String() ||
+		owner.Kind != appsv1alpha1.PodDecorationKind || owner.Name != m.Name {
 		return of, fmt.Errorf("revision %s is not its own", m.Revision)
 	}
 	template, weight, err := decoration.Parse(cr.Data.Raw)

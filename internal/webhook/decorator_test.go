@@ -74,10 +74,10 @@ func TestNewPodsAreDecorated(t *testing.T) {
 				d.Status.CurrentRevision = ""
 				d.Spec.UpdateStrategy.RollingUpdate = &appsv1alpha1.PodDecorationRollingUpdate{Partition: ptr.To[int32](1)}
 			}},
-		"D15: a revision that is missing keeps no Pod from being created": {pod: web, isSeen: true,
-			warns:  `the Pod goes without PodDecoration proxy: reading its revision`,
+		"D15: a revision that is missing keeps no Pod from being created": {pod: web,
+			warns:  `the Pod is not decorated at once: PodDecoration proxy: reading its revision`,
 			change: func(d *appsv1alpha1.PodDecoration) { d.Status.UpdatedRevision = "proxy-3" }},
-		"a revision of another is not used": {pod: web, isSeen: true, warns: "revision foreign is not its own",
+		"a revision of another is not used": {pod: web, warns: "revision foreign is not its own",
 			change: func(d *appsv1alpha1.PodDecoration) { d.Status.UpdatedRevision = "foreign" }},
 		"D15: nor does one that cannot be rendered": {isSeen: true,
 			pod: `{metadata: {labels: {app: web}}, spec: {initContainers: [{name: proxy}], containers: [{name: main}]}}`,

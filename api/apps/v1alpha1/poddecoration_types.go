@@ -325,8 +325,8 @@ type PodDecorationStatus struct {
 	// +optional
 	Halted *HaltedRollout `json:"halted,omitempty"`
 
-	// Trial is the Pod that was last deleted because it was created without the decoration. No other Pod is deleted for
-	// that until a newer one has the decoration. Nil means none. Not in Kuperator v0.7, as the fields around it.
+	// Trial is the Pod that was deleted first so that a Pod with a revision takes its place. Others follow when that one
+	// has the revision. Nil means none. Not in Kuperator v0.7, as the fields around it.
 	// +optional
 	Trial *PodDecorationTrial `json:"trial,omitempty"`
 
@@ -349,8 +349,16 @@ type PodDecorationStatus struct {
 	Blockers []Blocker `json:"blockers,omitempty"`
 }
 
-// PodDecorationTrial is a Pod that was deleted to see whether the next one is decorated.
+// PodDecorationTrial is a Pod that was deleted to see whether the next one has a revision.
 type PodDecorationTrial struct {
+	// Generation is that of the spec for which the Pod was deleted: for another one there is another trial.
+	// +optional
+	Generation int64 `json:"generation,omitempty"`
+
+	// Revision is the revision.
+	// +optional
+	Revision string `json:"revision,omitempty"`
+
 	// Time is when that was decided.
 	Time metav1.Time `json:"time"`
 

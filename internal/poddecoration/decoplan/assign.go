@@ -96,7 +96,8 @@ func (r *Rollout) assign(pods []*Pod) []string {
 			selected = append(selected, i)
 		}
 	}
-	isUpdated := r.updates(pods, selected)
+	isFixed := func(i int) bool { return !pods[i].follows() }
+	isUpdated := r.updates(pods, slices.DeleteFunc(slices.Clone(selected), isFixed))
 	for _, i := range selected {
 		switch has := revisionIn(pods[i].answered(), r.Name); {
 		case isUpdated(i):

@@ -28,8 +28,8 @@ func pods(texts ...string) []*decoplan.Pod {
 	var all []*decoplan.Pod
 	for i, text := range texts {
 		has, told, isTold := strings.Cut(text, ">")
-		pod := &decoplan.Pod{View: podops.View{Name: fmt.Sprintf("p%d", i)}, Available: true, Created: time.Unix(int64(i), 0),
-			IsTold: isTold}
+		pod := &decoplan.Pod{View: podops.View{Name: fmt.Sprintf("p%d", i)}, Available: true, Managed: true,
+			Created: time.Unix(int64(i), 0), IsTold: isTold}
 		pod.Has, pod.Desired = marks(has), marks(told)
 		all = append(all, pod)
 	}

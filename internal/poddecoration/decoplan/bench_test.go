@@ -23,7 +23,7 @@ func BenchmarkDecide(b *testing.B) {
 		w.create(fmt.Sprintf("ReplicaSet/web-%d", i%20))
 		p := &w.Pods[len(w.Pods)-1]
 		p.Labels["app"] = fmt.Sprint(i % 20)
-		p.Has, p.Seen = decoplan.New(w.Decorations, p.Labels)
+		p.Has, _ = decoplan.New(w.Decorations, p.Labels)
 		w.observe(p)
 	}
 	settle := func() {

@@ -46,8 +46,8 @@ type deciding struct {
 	refused  bool
 	// stuck are Pods that stay without it until a user changes something.
 	stuck map[*Pod]bool
-	// newest is the youngest Pod that it selects and no CollaSet owns; nil for none. isTrialNew is true once this decision
-	// has chosen a trial.
+	// newest is the youngest managed Pod that it selects of a workload other than a CollaSet; nil for none. isTrialNew is
+	// true once this decision has chosen a trial.
 	newest     *Pod
 	isTrialNew bool
 	// spare is how many more Pods may become unavailable, once that is asked.
@@ -118,7 +118,7 @@ func read(of *Decoration, pods []*Pod) *deciding {
 			continue
 		}
 		r.pods = append(r.pods, i)
-		if !p.ofCollaSet() && (r.newest == nil || p.Created.After(r.newest.Created)) {
+		if p.Managed && p.Owner.Recreates && (r.newest == nil || p.Created.After(r.newest.Created)) {
 			r.newest = p
 		}
 	}
@@ -180,6 +180,10 @@ func (d *decision) tell() {
 			}
 		}
 		if !p.follows() || same(marks, p.wanted()) {
+			continue
+		}
+		if p.Refusal != "" {
+			d.block(p, BlockChangeRefused, "the API server does not take what is to be written, which is tried again: "+p.Refusal)
 			continue
 		}
 		if len(d.plan.Tells) == maxWrites {

@@ -228,3 +228,69 @@ func TestWhatIsNotKnownCancelsNothing(t *testing.T) {
 		assert.Equal(t, 1, n, pod)
 	}
 }
+
+// TestNoWorkloadIsDrained: where no Pods are created in the place of those that are deleted, no more are deleted than may
+// be unavailable.
+func TestNoWorkloadIsDrained(t *testing.T) {
+	for name, before := range map[string]int{"from the start": 0, "in the middle": 3} {
+		t.Run(name, func(t *testing.T) {
+			w := decorated(t, nil)
+			w.forcing["sidecar-2"] = true
+			w.template("sidecar", "sidecar-2")
+			for w.at("sidecar-2") < before {
+				w.apply(decoplan.Decide(&w.Snapshot), always)
+				w.settle()
+			}
+			w.deleted, w.full = 0, true
+			for range 600 { // twenty minutes
+				w.apply(decoplan.Decide(&w.Snapshot), always)
+				w.settle()
+			}
+			assert.LessOrEqual(t, w.deleted, 1, w.log)
+			assert.GreaterOrEqual(t, w.count("ReplicaSet/web"), 5)
+			w.full = false
+			require.True(t, w.run(always))
+			assert.Equal(t, 6, w.at("sidecar-2"))
+		})
+	}
+}
+
+// TestPodsThatAreCreatedWithoutTheRevisionAreNotDeletedAgain: those who create them see an older state.
+func TestPodsThatAreCreatedWithoutTheRevisionAreNotDeletedAgain(t *testing.T) {
+	w := decorated(t, nil)
+	w.forcing["sidecar-2"] = true
+	w.template("sidecar", "sidecar-2")
+	w.bare = true
+	for range 100 {
+		w.apply(decoplan.Decide(&w.Snapshot), always)
+		w.settle()
+	}
+	assert.Equal(t, 1, w.deleted, w.log)
+	assert.Contains(t, w.reasons("sidecar"), decoplan.BlockNotInjected)
+}
+
+// TestACancelledDeletionIsNotAskedForAgain.
+func TestACancelledDeletionIsNotAskedForAgain(t *testing.T) {
+	w := decorated(t, nil)
+	w.forcing["sidecar-2"] = true
+	w.template("sidecar", "sidecar-2")
+	for i := range w.Pods {
+		w.Pods[i].View.Annotations = map[string]string{appsv1alpha1.ToDeleteLabel + "-askers": decoplan.OperatorID}
+	}
+	require.True(t, w.run(always))
+	assert.Zero(t, w.deleted)
+	assert.Equal(t, map[string]int32{decoplan.BlockCancelled: 6}, w.reasons("sidecar"))
+}
+
+// TestPodsThatAreNotManagedKeepNoOtherFromBeingCreatedAgain: they do not pass webhook-server.
+func TestPodsThatAreNotManagedKeepNoOtherFromBeingCreatedAgain(t *testing.T) {
+	w := decorated(t, nil)
+	w.unmanaged["ReplicaSet/others"], w.bare = true, true
+	w.replicas["ReplicaSet/others"] = 1
+	w.settle()
+	w.bare = false
+	w.forcing["sidecar-2"] = true
+	w.template("sidecar", "sidecar-2")
+	require.True(t, w.run(always))
+	assert.Equal(t, 6, w.at("sidecar-2"))
+}

@@ -25,6 +25,8 @@ const (
 	BlockKeptBack = "KeptBack"
 	// BlockNotInjected: Pods are created without the decoration, so deleting more of them is of no use.
 	BlockNotInjected = "NotInjected"
+	// BlockCancelled: it would have to be created again, and its deletion was cancelled.
+	BlockCancelled = "DeletionCancelled"
 	// BlockMissing: a revision that it is to have does not exist.
 	BlockMissing = "DecorationMissing"
 	// BlockRefused: it cannot have the decoration.
@@ -83,7 +85,7 @@ func (d *decision) follow(p *Pod) (begin bool) {
 	case p.Refusal != "" && isUpdating && !p.Recorded:
 		d.cancel(p)
 	case p.Refusal != "":
-		d.refuse(p, BlockChangeRefused, "the API server does not take the change, which is tried again: "+p.Refusal)
+		d.block(p, BlockChangeRefused, "the API server does not take the change, which is tried again: "+p.Refusal)
 	case p.isMarked():
 		if isInPlace || !due && !p.Infeasible {
 			d.write(p, "taking back the deletion of", podops.Withdraw(p.View, appsv1alpha1.ToDeleteLabel, OperatorID))
@@ -92,6 +94,9 @@ func (d *decision) follow(p *Pod) (begin bool) {
 		}
 	case isUpdating && isInPlace:
 		d.changeWhenAllowed(p)
+	case p.Infeasible && isUpdating && !p.Owner.Recreates: // it serves again as it is
+		d.refuse(p, BlockNoWorkload, "cannot get its resources where it is, and no controller creates it again: "+p.Missing)
+		d.plan.Finishes = append(d.plan.Finishes, p)
 	case p.Infeasible:
 		return true
 	case p.Recorded:
@@ -189,6 +194,11 @@ func (d *decision) mayRecreate(p *Pod, difference *Difference) bool {
 			"it yourself", why))
 		return false
 	}
+	if p.wasCancelled() {
+		d.refuse(p, BlockCancelled, "was to be deleted, and a user has taken the mark away: delete the Pod yourself, or remove "+
+			"annotation "+appsv1alpha1.ToDeleteLabel+podops.AskersSuffix)
+		return false
+	}
 	about, next := d.about(p), AssignNew(d.rollouts, p.Labels)
 	for _, of := range about {
 		switch gets := revisionIn(next, of.Name); {
@@ -204,39 +214,83 @@ func (d *decision) mayRecreate(p *Pod, difference *Difference) bool {
 		}
 	}
 	may := true
+	isFirst := slices.ContainsFunc(about, func(of *deciding) bool { return of.isTrial(p) })
 	for _, of := range about {
-		may = d.passesTrial(of, p) && may
+		may = d.passesTrial(of, p, isFirst) && may
 	}
 	return may
 }
 
-// passesTrial reports whether a Pod may be deleted so that one with the decoration takes its place: the youngest tells
-// whether new Pods get it.
-func (d *decision) passesTrial(of *deciding, p *Pod) bool {
+// trial is the one for the present target, nil without one. What new Pods were to get under an older spec tells nothing.
+func (r *deciding) trial() *appsv1alpha1.PodDecorationTrial {
+	if trial := r.Status.Trial; trial != nil && trial.Revision == r.target && trial.Generation == r.Generation {
+		return trial
+	}
+	return nil
+}
+
+// isTrial reports whether the Pod is deleted first for the decoration.
+func (r *deciding) isTrial(p *Pod) bool {
+	trial := r.trial()
+	return trial != nil && trial.PodUID == p.View.UID
+}
+
+// passesTrial reports whether a Pod may be deleted so that one with the decoration takes its place. For each revision one
+// Pod is deleted first. Others follow while the youngest Pod has the revision: what is created without it would only be
+// deleted again. isFirst is whether the Pod is the first of a decoration that its update is about: it waits for no other's.
+func (d *decision) passesTrial(of *deciding, p *Pod, isFirst bool) bool {
 	if of.target == "" {
 		return true
 	}
-	trial := of.Status.Trial
-	newest := of.newest
-	isSince := newest != nil && trial != nil && newest.Created.After(trial.Time.Time)
+	trial, newest := of.trial(), of.newest
+	if trial != nil && d.isOver(trial, p.Owner) {
+		trial = nil
+	}
+	helps := newest != nil && revisionIn(newest.answered(), of.Name) == of.target
 	switch {
-	case newest != nil && !newest.Seen && (isSince || p.Seen && newest.Created.After(p.Created)):
-		of.refuse(p, BlockNotInjected, fmt.Sprintf("Pod %s was created later, and without its decorations: no more are deleted; "+
-			"see why webhook-server does not decorate new Pods, and then delete that one", newest.View.Name))
-		return false
-	case p.Seen, isSince, trial != nil && trial.PodUID == p.View.UID:
+	case trial == nil && helps, trial != nil && helps && newest.Created.After(trial.Time.Time):
 		return true
-	case trial != nil && d.Now.Sub(trial.Time.Time) < trialPatience:
+	case trial == nil && isFirst:
+		return true
+	case trial == nil:
+		if !of.isTrialNew {
+			of.isTrialNew = true
+			of.next.Trial = &appsv1alpha1.PodDecorationTrial{Generation: of.Generation, Revision: of.target,
+				Time: stamp(d.Now), PodName: p.View.Name, PodUID: p.View.UID}
+		}
+		return false // once that is stored
+	case newest != nil && newest.Created.After(trial.Time.Time):
+		of.refuse(p, BlockNotInjected, fmt.Sprintf("Pod %s was created later, and without revision %s: no more are deleted; see "+
+			"why webhook-server does not give it to new Pods, and then delete that one", newest.View.Name, of.target))
+	case d.Now.Sub(trial.Time.Time) < time.Second: // times of creation are in seconds: the next Pod is to be later
+		d.look(time.Second)
+	case isFirst:
+		return true
+	case d.Now.Sub(trial.Time.Time) < trialPatience:
 		d.look(trialPatience - d.Now.Sub(trial.Time.Time))
-		of.block(p, BlockWaiting, fmt.Sprintf("was created without it; Pod %s is deleted first, and the others when the one "+
-			"after it has it", trial.PodName))
-		return false
+		of.block(p, BlockWaiting, fmt.Sprintf("Pod %s is deleted first, and the others when the one after it has revision %s",
+			trial.PodName, of.target))
+	default:
+		of.refuse(p, BlockNotInjected, fmt.Sprintf("no Pod was created in the place of %s: no more are deleted; see events of "+
+			"its workload for what keeps it from creating Pods", trial.PodName))
 	}
-	if !of.isTrialNew {
-		of.isTrialNew = true
-		of.next.Trial = &appsv1alpha1.PodDecorationTrial{Time: stamp(d.Now), PodName: p.View.Name, PodUID: p.View.UID}
+	return false
+}
+
+// isOver reports whether a trial tells nothing: its Pod is gone, and the workload has all the Pods that it wants without
+// one that is younger. It was scaled in.
+func (d *decision) isOver(trial *appsv1alpha1.PodDecorationTrial, owner Owner) bool {
+	there := 0
+	for _, p := range d.pods {
+		if p.View.UID == trial.PodUID || p.Owner == owner && p.Created.After(trial.Time.Time) {
+			return false
+		}
+		if p.Owner == owner {
+			there++
+		}
 	}
-	return false // once that is stored
+	wanted, isKnown := d.Wanted[owner]
+	return isKnown && there >= wanted
 }
 
 // spends reports whether another Pod may be unavailable, for each decoration that its update is about, and counts it.
@@ -263,7 +317,9 @@ func (d *decision) spare(of *deciding) int {
 		return *of.spare
 	}
 	count, unavailable := 0, 0
+	owners := map[Owner]int{}
 	for _, p := range d.pods {
+		owners[p.Owner]++
 		if !p.Managed || p.ofCollaSet() || revisionIn(p.Has, of.Name)+revisionIn(p.wanted(), of.Name) == "" {
 			continue
 		}
@@ -271,6 +327,10 @@ func (d *decision) spare(of *deciding) int {
 		if !p.Available || p.isUpdating() || p.isMarked() {
 			unavailable++
 		}
+	}
+	for owner, there := range owners { // those that it has yet to create serve no more than those that are out of service
+		missing := max(0, d.Wanted[owner]-there)
+		count, unavailable = count+missing, unavailable+missing
 	}
 	of.spare = ptr.To(maxUnavailable(&of.Spec, count) - unavailable)
 	return *of.spare

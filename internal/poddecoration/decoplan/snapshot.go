@@ -2,6 +2,7 @@ package decoplan
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -19,6 +20,8 @@ type Snapshot struct {
 	// Decorations and Pods are all of the namespace.
 	Decorations []Decoration
 	Pods        []Pod
+	// Wanted is how many Pods owners are to have, as far as that is known.
+	Wanted map[Owner]int
 }
 
 // Decoration is what is known of a PodDecoration.
@@ -50,8 +53,6 @@ type Pod struct {
 	Refused []decoration.Refusal
 	Desired []decoration.Mark
 	IsTold  bool
-	// Seen is whether it was decorated when it was created, if only by nothing: it has the annotation of its decorations.
-	Seen bool
 	// Managed is whether it takes part in the lifecycle, Available whether it serves.
 	Managed, Available bool
 	Owner              Owner
@@ -172,6 +173,13 @@ func (p *Pod) isAllowed() bool  { return podops.Allowed(p.View, OperatorID, podo
 
 // isMarked reports whether its deletion was asked for here.
 func (p *Pod) isMarked() bool { return podops.MarkedBy(p.View, appsv1alpha1.ToDeleteLabel, OperatorID) }
+
+// wasCancelled reports whether it was asked for here, and the mark is gone: an asker does not ask again then.
+func (p *Pod) wasCancelled() bool {
+	_, marked := p.View.Labels[appsv1alpha1.ToDeleteLabel]
+	recorded := strings.Split(p.View.Annotations[appsv1alpha1.ToDeleteLabel+podops.AskersSuffix], ",")
+	return !marked && slices.Contains(recorded, OperatorID)
+}
 
 // hasAny reports whether the Pod was made with some revision of a decoration.
 func (p *Pod) hasAny(name string) bool { return revisionIn(p.answered(), name) != "" }

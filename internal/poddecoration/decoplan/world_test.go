@@ -32,6 +32,8 @@ type world struct {
 	forcing, broken map[string]bool
 	// bare is whether new Pods get no decorations: webhook-server is away.
 	bare bool
+	// full is whether no Pod is created: a quota, or an admission webhook, does not let it.
+	full bool
 	// deleted counts Pods that were deleted on request.
 	deleted int
 }
@@ -134,7 +136,7 @@ func (w *world) create(workload string) {
 		p.View.Labels[podops.CreatingLabel] = "1"
 	}
 	if !w.bare {
-		p.Has, p.Seen = decoplan.New(w.Decorations, p.Labels)
+		p.Has, _ = decoplan.New(w.Decorations, p.Labels)
 	}
 	w.say("create %s with %s", p.View.Name, keyOf(&p))
 	w.Pods = append(w.Pods, p)
@@ -162,7 +164,7 @@ func (w *world) settle() {
 	w.Now = w.Now.Add(2 * time.Second)
 	w.Pods = slices.DeleteFunc(w.Pods, func(p decoplan.Pod) bool { return p.View.Terminating })
 	for workload, n := range w.replicas {
-		for w.count(workload) < n {
+		for w.count(workload) < n && !w.full {
 			w.create(workload)
 		}
 	}
@@ -231,7 +233,7 @@ func (w *world) apply(plan decoplan.Plan, passes func() bool) {
 		}
 		if passes() {
 			w.say("change %s", p.View.Name)
-			p.Has, p.Seen, p.Recorded, p.Carried = p.Desired, true, true, false
+			p.Has, p.Recorded, p.Carried = p.Desired, true, false
 		}
 	}
 	for _, finish := range plan.Finishes {
@@ -259,8 +261,18 @@ func (w *world) apply(plan decoplan.Plan, passes func() bool) {
 		w.say("release %s", name)
 		w.Decorations = slices.DeleteFunc(w.Decorations, func(d decoplan.Decoration) bool { return d.Name == name })
 	}
+	w.want()
 	for i := range w.Pods {
 		w.observe(&w.Pods[i])
+	}
+}
+
+// want tells how many Pods workloads are to have.
+func (w *world) want() {
+	w.Wanted = map[decoplan.Owner]int{}
+	for workload, n := range w.replicas {
+		kind, name, _ := strings.Cut(workload, "/")
+		w.Wanted[decoplan.Owner{Kind: kind, Name: name, Recreates: kind == "ReplicaSet"}] = n
 	}
 }
 

@@ -40,8 +40,8 @@ type PodDecorationStatusApplyConfiguration struct {
 	LastProgressTime *v1.Time `json:"lastProgressTime,omitempty"`
 	// Halted is the rollout that FailurePolicy stopped. Nil means none.
 	Halted *HaltedRolloutApplyConfiguration `json:"halted,omitempty"`
-	// Trial is the Pod that was last deleted because it was created without the decoration. No other Pod is deleted for
-	// that until a newer one has the decoration. Nil means none. Not in Kuperator v0.7, as the fields around it.
+	// Trial is the Pod that was deleted first so that a Pod with a revision takes its place. Others follow when that one
+	// has the revision. Nil means none. Not in Kuperator v0.7, as the fields around it.
 	Trial *PodDecorationTrialApplyConfiguration `json:"trial,omitempty"`
 	// NextUpdate is how a Pod gets from CurrentRevision to UpdatedRevision. Nil if they are equal.
 	NextUpdate *UpdateForecastApplyConfiguration `json:"nextUpdate,omitempty"`

@@ -10,8 +10,12 @@ import (
 // PodDecorationTrialApplyConfiguration represents a declarative configuration of the PodDecorationTrial type for use
 // with apply.
 //
-// PodDecorationTrial is a Pod that was deleted to see whether the next one is decorated.
+// PodDecorationTrial is a Pod that was deleted to see whether the next one has a revision.
 type PodDecorationTrialApplyConfiguration struct {
+	// Generation is that of the spec for which the Pod was deleted: for another one there is another trial.
+	Generation *int64 `json:"generation,omitempty"`
+	// Revision is the revision.
+	Revision *string `json:"revision,omitempty"`
 	// Time is when that was decided.
 	Time *v1.Time `json:"time,omitempty"`
 	// PodName and PodUID are of the Pod.
@@ -23,6 +27,22 @@ type PodDecorationTrialApplyConfiguration struct {
 // apply.
 func PodDecorationTrial() *PodDecorationTrialApplyConfiguration {
 	return &PodDecorationTrialApplyConfiguration{}
+}
+
+// WithGeneration sets the Generation field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Generation field is set to the value of the last call.
+func (b *PodDecorationTrialApplyConfiguration) WithGeneration(value int64) *PodDecorationTrialApplyConfiguration {
+	b.Generation = &value
+	return b
+}
+
+// WithRevision sets the Revision field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Revision field is set to the value of the last call.
+func (b *PodDecorationTrialApplyConfiguration) WithRevision(value string) *PodDecorationTrialApplyConfiguration {
+	b.Revision = &value
+	return b
 }
 
 // WithTime sets the Time field in the declarative configuration to the given value
