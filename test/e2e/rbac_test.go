@@ -59,6 +59,11 @@ var unused = map[permission]string{
 	{suite.PodTransitionRule, "patch", "events.k8s.io", "events"}: "as above",
 	{suite.ResourceConsist, "patch", "events.k8s.io", "events"}:   "as above",
 	{suite.OperationJob, "patch", "events.k8s.io", "events"}:      "as above",
+	{suite.PodDecoration, "patch", "events.k8s.io", "events"}:     "as above",
+
+	{suite.PodDecoration, "get", "apps", "statefulsets"}: "how many Pods it wants, as of the ReplicaSet here; " +
+		"test/integration/poddecoration shows it",
+	{suite.PodDecoration, "get", "apps", "daemonsets"}: "as above",
 
 	{suite.Lifecycle, "get", "",
 		"services"}: "a Pod that waits for a Service's finalizer for long has the Service looked up; test/integration/lifecycle shows it",
@@ -240,6 +245,8 @@ func (w *world) doEverything(t *testing.T) {
 	w.useJobs(t, ns, "web", "guest")
 	w.waitServing(t, ns, "web", 2, image2)
 
+	w.useDecorations(t, ns, "guest")
+
 	w.useRuleInFull(t, ns)
 
 	t.Log("mistakes that are told")
@@ -294,6 +301,51 @@ func (w *world) doEverything(t *testing.T) {
 	require.NoError(t, w.client.Delete(t.Context(), set, client.PropagationPolicy(metav1.DeletePropagationForeground)))
 	await.Nil(t, "the CollaSet gone",
 		func() error { return gone(w.client.Get(t.Context(), keyOf(set), &appsv1alpha1.CollaSet{})) })
+}
+
+// useDecorations decorates the Pod of a Deployment: in place, by other resources, and by another Pod; by more templates
+// than the history keeps, and by one that it has kept.
+func (w *world) useDecorations(t *testing.T, ns, deployment string) {
+	t.Helper()
+	t.Log("decorations")
+	d := &appsv1alpha1.PodDecoration{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "sidecar"}}
+	d.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": deployment}}
+	d.Spec.HistoryLimit = ptr.To[int32](1)
+	w.create(t, d)
+	template := func(value, cpu string) {
+		t.Helper()
+		await.Nil(t, "the decoration to change", func() error {
+			if err := w.client.Get(t.Context(), keyOf(d), d); err != nil {
+				return err
+			}
+			d.Spec.Template = appsv1alpha1.PodDecorationPodTemplate{Metadata: []*appsv1alpha1.PodDecorationPodTemplateMeta{
+				{PatchPolicy: appsv1alpha1.OverwriteMetadata, Labels: map[string]string{"tier": value}}}}
+			if cpu != "" {
+				d.Spec.Template.Containers = []*appsv1alpha1.ContainerPatch{{Container: corev1.Container{Name: "proxy",
+					Image: "proxy:1", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+						corev1.ResourceCPU: resource.MustParse(cpu)}}}}}
+			}
+			return w.client.Update(t.Context(), d)
+		})
+		await.Nil(t, "the Pod to have it", func() error {
+			if err := w.client.Get(t.Context(), keyOf(d), d); err != nil {
+				return err
+			}
+			if s := &d.Status; s.ObservedGeneration != d.Generation || s.UpdatedAvailablePods != 1 ||
+				s.CurrentRevision != s.UpdatedRevision {
+				return fmt.Errorf("%+v", s)
+			}
+			return nil
+		})
+	}
+	for _, value := range []string{"a", "b", "a", "c", "d"} {
+		template(value, "")
+	}
+	template("d", "100m") // another Pod, which webhook-server decorates
+	template("d", "200m")
+	require.NoError(t, w.client.Delete(t.Context(), d))
+	await.Nil(t, "the decoration gone",
+		func() error { return gone(w.client.Get(t.Context(), keyOf(d), &appsv1alpha1.PodDecoration{})) })
 }
 
 // resizeInPlace gives the Pod of a separate CollaSet more cpu.

@@ -141,10 +141,13 @@ func marks(revision string) []decoration.Mark {
 // decoration stores a revision of the decoration "sidecar".
 func (e env) decoration(name, template string) {
 	e.Helper()
+	owner := &appsv1alpha1.PodDecoration{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "sidecar"}}
+	require.NoError(e, client.IgnoreAlreadyExists(e.Create(e.Context(), owner)))
+	require.NoError(e, e.Get(e.Context(), client.ObjectKeyFromObject(owner), owner))
 	require.NoError(e, e.Create(e.Context(), &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: name, OwnerReferences: []metav1.OwnerReference{{
-			APIVersion: appsv1alpha1.SchemeGroupVersion.String(), Kind: "PodDecoration", Name: "sidecar", UID: "sidecar",
-			Controller: ptr.To(true),
+			APIVersion: appsv1alpha1.SchemeGroupVersion.String(), Kind: appsv1alpha1.PodDecorationKind, Name: owner.Name,
+			UID: owner.UID, Controller: ptr.To(true),
 		}}},
 		Revision: 1,
 		Data:     runtime.RawExtension{Raw: []byte(`{"spec":{"template":` + template + `}}`)},
