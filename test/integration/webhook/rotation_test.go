@@ -246,7 +246,7 @@ func (s *suite) pointAt(t *testing.T, at string, authority []byte) {
 	mutating, err := api.MutatingWebhookConfigurations().Get(t.Context(), server, metav1.GetOptions{})
 	require.NoError(t, err)
 	for i := range mutating.Webhooks {
-		moved(&mutating.Webhooks[i].ClientConfig, []string{"/mutate-pods", "/mutate-collasets"}[i])
+		moved(&mutating.Webhooks[i].ClientConfig, []string{"/mutate-pods", "/mutate-collasets", "/decorate-pods"}[i])
 	}
 	_, err = api.MutatingWebhookConfigurations().Update(t.Context(), mutating, metav1.UpdateOptions{})
 	require.NoError(t, err)
@@ -255,7 +255,7 @@ func (s *suite) pointAt(t *testing.T, at string, authority []byte) {
 	for i := range validating.Webhooks {
 		moved(&validating.Webhooks[i].ClientConfig,
 			[]string{"/validate-collasets", "/validate-podtransitionrules", "/validate-resourcecontexts", "/delete-pods",
-				"/evict-pods"}[i])
+				"/evict-pods", "/validate-poddecorations"}[i])
 	}
 	_, err = api.ValidatingWebhookConfigurations().Update(t.Context(), validating, metav1.UpdateOptions{})
 	require.NoError(t, err)
