@@ -129,6 +129,7 @@ func readable(kind string, admitted *unstructured.Unstructured) error {
 	object, ok := map[string]any{
 		appsv1alpha1.CollaSetKind:          &appsv1alpha1.CollaSet{},
 		appsv1alpha1.OperationJobKind:      &appsv1alpha1.OperationJob{},
+		appsv1alpha1.PodDecorationKind:     &appsv1alpha1.PodDecoration{},
 		appsv1alpha1.PodTransitionRuleKind: &appsv1alpha1.PodTransitionRule{},
 		appsv1alpha1.ResourceContextKind:   &appsv1alpha1.ResourceContext{},
 	}[kind]

@@ -54,9 +54,12 @@ func TestReconciliation(t *testing.T) {
 	result := reconciled{outcomes: map[string]int{}}
 	inParallel(w.effective(t, namespace, n), together, func(o numbered) {
 		outcome, err := "", error(nil)
-		if o.Kind == appsv1alpha1.OperationJobKind {
+		switch o.Kind {
+		case appsv1alpha1.OperationJobKind:
 			outcome, err = w.runJob(t.Context(), jobs, o)
-		} else {
+		case appsv1alpha1.PodDecorationKind:
+			outcome, err = w.runDecoration(t.Context(), jobs, o)
+		default:
 			outcome, err = w.doAndUndo(t, namespace, o)
 		}
 		result.add(o.Operation, outcome, err)
@@ -173,6 +176,34 @@ func (w *world) runJob(ctx context.Context, namespace string, o numbered) (outco
 			return fmt.Errorf("it neither has ended nor says why it waits: %+v", job.Status)
 		}
 		outcome = "job: " + reconciling.Reason
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return outcome, w.remove(ctx, o.Kind, namespace, object.GetName())
+}
+
+// runDecoration creates a decoration, waits until its status says what becomes of it, and deletes it.
+func (w *world) runDecoration(ctx context.Context, namespace string, o numbered) (outcome string, err error) {
+	object, err := w.object(o.Operation)
+	if err != nil {
+		return "", err
+	}
+	object.SetName(fmt.Sprintf("op-%d", o.number))
+	if _, err := w.at(o.Kind, namespace).Create(ctx, object, metav1.CreateOptions{}); err != nil {
+		return "", fmt.Errorf("creating it: %w", err)
+	}
+	err = await.Until(ctx, func() error {
+		d := &appsv1alpha1.PodDecoration{}
+		if err := w.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: object.GetName()}, d); err != nil {
+			return err
+		}
+		progressing := meta.FindStatusCondition(d.Status.Conditions, appsv1alpha1.PodDecorationProgressing)
+		if progressing == nil || d.Status.ObservedGeneration != d.Generation {
+			return fmt.Errorf("its status says nothing of it: %+v", d.Status)
+		}
+		outcome = "decoration: " + progressing.Reason
 		return nil
 	})
 	if err != nil {
