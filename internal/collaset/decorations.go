@@ -10,10 +10,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/decoration"
 	"kusionstack.io/kuperator/internal/revision"
@@ -174,16 +172,13 @@ func (s *server) decoration(ctx context.Context, o *observation, m decoration.Ma
 	case err != nil:
 		return d, fmt.Errorf("reading revision %s of PodDecoration %s: %w", m.Revision, m.Name, err)
 	}
-	// Others may write revisions as well: of a workload, or to have a Pod made that they may not make.
-	owner := metav1.GetControllerOfNoCopy(cr)
-	if owner == nil || !refersTo(owner, appsv1alpha1.PodDecorationKind, m.Name) {
+	d, isIts, err := decoration.Of(cr, m)
+	switch {
+	case !isIts:
 		return d, fmt.Errorf("%w: revision %s is not of PodDecoration %s", errNoForm, m.Revision, m.Name)
-	}
-	template, weight, err := decoration.Parse(cr.Data.Raw)
-	if err != nil {
+	case err != nil:
 		return d, fmt.Errorf("%w: revision %s of PodDecoration %s: %w", errNoForm, m.Revision, m.Name, err)
 	}
-	d = decoration.Decoration{Name: m.Name, Revision: m.Revision, Weight: weight, Template: template}
 	known.put(m, d)
 	return d, nil
 }

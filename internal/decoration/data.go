@@ -6,7 +6,11 @@ import (
 	"fmt"
 	"reflect"
 
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
 // Data returns the data of the ControllerRevision of a stored spec of a PodDecoration, as Kuperator v0.7 has it: its
@@ -26,6 +30,19 @@ func Data(spec map[string]any) ([]byte, error) {
 		return nil, fmt.Errorf("encoding the template: %w", err)
 	}
 	return data, nil
+}
+
+// Of reads a ControllerRevision as the revision of a decoration. isIts is whether a PodDecoration of that name controls
+// it: others may write revisions as well, of a workload, or to have a Pod made that they may not make. Nothing is read
+// then. A template that cannot be rendered is an error.
+func Of(cr *appsv1.ControllerRevision, m Mark) (d Decoration, isIts bool, err error) {
+	owner := metav1.GetControllerOfNoCopy(cr)
+	if owner == nil || owner.APIVersion != appsv1alpha1.SchemeGroupVersion.String() ||
+		owner.Kind != appsv1alpha1.PodDecorationKind || owner.Name != m.Name {
+		return d, false, nil
+	}
+	template, weight, err := Parse(cr.Data.Raw)
+	return Decoration{Name: m.Name, Revision: m.Revision, Weight: weight, Template: template}, true, err
 }
 
 // Same reports whether the data of two ControllerRevisions mean the same. Data that cannot be read is an error.

@@ -113,11 +113,7 @@ func (r *reconciler) observeChanges(
 	needed, reads := map[changeKey]worked{}, 0
 	for i := range v.snapshot.Pods {
 		p := &v.snapshot.Pods[i]
-		if !p.IsTold || !p.Managed || p.Owner.Kind == appsv1alpha1.CollaSetKind || p.View.Terminal || p.View.Terminating {
-			continue
-		}
-		if made := decoration.Made(p.Has, p.Refused); slices.Equal(p.Desired, made) ||
-			decoration.Key(p.Desired) == decoration.Key(made) {
+		if !p.IsDue() || !p.Managed || p.Owner.Kind == appsv1alpha1.CollaSetKind || p.View.Terminal || p.View.Terminating {
 			continue
 		}
 		pod := v.pods[i].Whole()

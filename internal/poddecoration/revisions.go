@@ -190,17 +190,16 @@ func (r *reconciler) decorationsOf(
 		if err != nil {
 			return nil, "", fmt.Errorf("reading revision %s of PodDecoration %s: %w", m.Revision, m.Name, err)
 		}
-		owner := metav1.GetControllerOfNoCopy(cr) // nil as well if there is none
-		if owner == nil || !isDecoration(owner) || owner.Name != m.Name {
-			return nil, fmt.Sprintf("revision %s of PodDecoration %s does not exist", m.Revision, m.Name), nil
-		}
 		d, is := ns.parsed[cr.UID]
-		if !is {
-			template, weight, err := decoration.Parse(cr.Data.Raw)
-			if err != nil {
+		if !is || d.Name != m.Name {
+			var isIts bool
+			d, isIts, err = decoration.Of(cr, m) // an empty one is none of its own
+			switch {
+			case !isIts:
+				return nil, fmt.Sprintf("revision %s of PodDecoration %s does not exist", m.Revision, m.Name), nil
+			case err != nil:
 				return nil, fmt.Sprintf("revision %s of PodDecoration %s: %v", m.Revision, m.Name, err), nil
 			}
-			d = decoration.Decoration{Name: m.Name, Revision: m.Revision, Weight: weight, Template: template}
 			ns.parsed[cr.UID] = d
 		}
 		all = append(all, d)

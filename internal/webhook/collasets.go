@@ -215,11 +215,15 @@ func warnCollaSet(spec *appsv1alpha1.CollaSetSpec) []string {
 					held.IntVal, replicas))
 		}
 	}
-	if policy := spec.UpdateStrategy.FailurePolicy; policy != "" && policy != appsv1alpha1.RolloutFailureReport &&
-		ptr.Deref(spec.ProgressDeadlineSeconds, 0) == appsv1alpha1.NoProgressDeadlineSeconds {
-		warnings = append(warnings,
-			fmt.Sprintf("spec.updateStrategy.failurePolicy %s does nothing: spec.progressDeadlineSeconds %d means no deadline",
-				policy, appsv1alpha1.NoProgressDeadlineSeconds))
+	return append(warnings, warnFailurePolicy(spec.UpdateStrategy.FailurePolicy, spec.ProgressDeadlineSeconds)...)
+}
+
+// warnFailurePolicy names a policy that never applies.
+func warnFailurePolicy(policy appsv1alpha1.RolloutFailurePolicy, deadline *int32) []string {
+	if policy == "" || policy == appsv1alpha1.RolloutFailureReport ||
+		ptr.Deref(deadline, 0) != appsv1alpha1.NoProgressDeadlineSeconds {
+		return nil
 	}
-	return warnings
+	return []string{fmt.Sprintf("spec.updateStrategy.failurePolicy %s does nothing: spec.progressDeadlineSeconds %d means no "+
+		"deadline", policy, appsv1alpha1.NoProgressDeadlineSeconds)}
 }

@@ -9,7 +9,6 @@ import (
 
 	"gomodules.xyz/jsonpatch/v2"
 	appsv1 "k8s.io/api/apps/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -132,16 +131,13 @@ func (d *decorator) revision(ctx context.Context, namespace string, m decoration
 	if err := d.live.Get(ctx, key, cr); err != nil {
 		return of, fmt.Errorf("reading its revision: %w", err)
 	}
-	owner := metav1.GetControllerOfNoCopy(cr)
-	if owner == nil || owner.APIVersion != appsv1alpha1.SchemeGroupVersion.String() ||
-		owner.Kind != appsv1alpha1.PodDecorationKind || owner.Name != m.Name {
+	of, isIts, err := decoration.Of(cr, m)
+	switch {
+	case !isIts:
 		return of, fmt.Errorf("revision %s is not its own", m.Revision)
-	}
-	template, weight, err := decoration.Parse(cr.Data.Raw)
-	if err != nil {
+	case err != nil:
 		return of, err
 	}
-	of = decoration.Decoration{Name: m.Name, Revision: m.Revision, Weight: weight, Template: template}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.known == nil || len(d.known) >= maxRevisions {

@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -18,7 +17,7 @@ import (
 	"kusionstack.io/kuperator/internal/revision"
 )
 
-// validatePodDecoration refuses PodDecorations that can never work, and says what becomes of the Pods.
+// validatePodDecoration refuses PodDecorations that can never work, and warns of what becomes of the Pods.
 func (f *forecaster) validatePodDecoration(ctx context.Context, request admission.Request) admission.Response {
 	if !concerns(request, "poddecorations", admissionv1.Create, admissionv1.Update) {
 		return admission.Allowed("")
@@ -87,12 +86,7 @@ func warnPodDecoration(spec *appsv1alpha1.PodDecorationSpec) []string {
 		warnings = append(warnings,
 			"spec.updateStrategy.rollingUpdate sets selector and partition: selector applies, the partition is ignored")
 	}
-	if policy := spec.UpdateStrategy.FailurePolicy; policy != "" && policy != appsv1alpha1.RolloutFailureReport &&
-		ptr.Deref(spec.ProgressDeadlineSeconds, 0) == appsv1alpha1.NoProgressDeadlineSeconds {
-		warnings = append(warnings,
-			fmt.Sprintf("spec.updateStrategy.failurePolicy %s does nothing: spec.progressDeadlineSeconds %d means no deadline",
-				policy, appsv1alpha1.NoProgressDeadlineSeconds))
-	}
+	warnings = append(warnings, warnFailurePolicy(spec.UpdateStrategy.FailurePolicy, spec.ProgressDeadlineSeconds)...)
 	if affinity := spec.Template.Affinity; affinity != nil && len(affinity.NodeSelectorTerms) > 0 {
 		warnings = append(warnings, "spec.template.affinity.nodeSelectorTerms are alternatives: a Pod that has terms of its "+
 			"own may run on more nodes with them")

@@ -199,7 +199,7 @@ func (d *decision) tell() {
 func (d *decision) about(p *Pod) (about []*deciding) {
 	for _, of := range d.decorations {
 		made, wanted := revisionIn(p.answered(), of.Name), revisionIn(p.wanted(), of.Name)
-		if made != wanted || !p.isDue() && made != "" {
+		if made != wanted || !p.IsDue() && made != "" {
 			about = append(about, of)
 		}
 	}

@@ -78,7 +78,7 @@ func (d *decision) unmanaged(i int) {
 
 // follow moves an update that has begun one step on. It reports whether one is to begin.
 func (d *decision) follow(p *Pod) (begin bool) {
-	due, isUpdating := p.isDue(), p.isUpdating()
+	due, isUpdating := p.IsDue(), p.isUpdating()
 	isInPlace := due && p.Difference != nil && len(p.Difference.Forcing) == 0 && p.Difference.Missing == ""
 	switch {
 	case due && p.Difference == nil: // what lies between is not known yet
@@ -137,7 +137,7 @@ func (d *decision) followRecord(p *Pod) (begin bool) {
 	case p.Carried && !p.Delegated && (isUpdating || podops.PhaseOf(p.View, OperatorID) == podops.PhaseNone):
 		d.plan.Finishes = append(d.plan.Finishes, p)
 	default:
-		return !isUpdating && p.isDue()
+		return !isUpdating && p.IsDue()
 	}
 	return false
 }

@@ -158,8 +158,8 @@ func revisionIn(marks []decoration.Mark, name string) string {
 	return ""
 }
 
-// isDue reports whether the Pod is to have other decorations than it was made with.
-func (p *Pod) isDue() bool { return !same(p.wanted(), p.answered()) }
+// IsDue reports whether the Pod is to have other decorations than it was made with.
+func (p *Pod) IsDue() bool { return !same(p.wanted(), p.answered()) }
 
 // ofCollaSet reports whether collaset-controller has the Pod follow what it is told.
 func (p *Pod) ofCollaSet() bool { return p.Owner.Kind == appsv1alpha1.CollaSetKind }

@@ -184,7 +184,7 @@ func (w *world) runJob(ctx context.Context, namespace string, o numbered) (outco
 	return outcome, w.remove(ctx, o.Kind, namespace, object.GetName())
 }
 
-// runDecoration creates a decoration, waits until its status says what becomes of it, and deletes it.
+// runDecoration creates a decoration, waits until its status is about it, and deletes it.
 func (w *world) runDecoration(ctx context.Context, namespace string, o numbered) (outcome string, err error) {
 	object, err := w.object(o.Operation)
 	if err != nil {
