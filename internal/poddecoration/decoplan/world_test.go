@@ -2,6 +2,7 @@ package decoplan_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -163,8 +164,8 @@ func (w *world) count(workload string) int {
 func (w *world) settle() {
 	w.Now = w.Now.Add(2 * time.Second)
 	w.Pods = slices.DeleteFunc(w.Pods, func(p decoplan.Pod) bool { return p.View.Terminating })
-	for workload, n := range w.replicas {
-		for w.count(workload) < n && !w.full {
+	for _, workload := range slices.Sorted(maps.Keys(w.replicas)) {
+		for w.count(workload) < w.replicas[workload] && !w.full {
 			w.create(workload)
 		}
 	}
