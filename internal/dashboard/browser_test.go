@@ -76,6 +76,11 @@ func busyFleet(n int) insight.Fleet {
 		{Namespace: "shop", Name: "replace-web", Action: "Replace", Progress: "Processing", Total: 8, Succeeded: 3, Failed: 1,
 			UnderWay: 2, Created: &since, Reasons: []insight.Reason{blocked}},
 	}
+	fleet.Decorations = []insight.Decoration{
+		{Namespace: "shop", Name: "agent", UpdatedRevision: "agent-1", Matched: 4, Updated: 4, Available: 4},
+		{Namespace: "shop", Name: "proxy", UpdatedRevision: "proxy-2", Matched: 8, Updated: 2, Available: 1,
+			Reasons: []insight.Reason{blocked}},
+	}
 	return fleet
 }
 
@@ -113,6 +118,15 @@ func TestInABrowser(t *testing.T) {
 		assert.Equal(t, "50%", browser.Value[string](t, page, `document.querySelector("#jobs .meter > div").style.width`))
 		page.Do(t, browser.Eval(`document.querySelector("#jobs button").click()`))
 		page.Becomes(t, `document.querySelector("#why-title").textContent === "OperationJob shop/replace-web"`)
+		page.Do(t, browser.Click("#why-close"))
+	})
+
+	t.Run("decorations have a bar, those that wait first", func(t *testing.T) {
+		assert.Equal(t, []string{"2/8", "4/4"}, browser.Value[[]string](t, page,
+			`[...document.querySelectorAll("#decorations .meter")].map((m) => m.ariaValueNow + "/" + m.ariaValueMax)`))
+		assert.Contains(t, text(), "2 of 8 Pods have proxy-2, 1 serve")
+		page.Do(t, browser.Eval(`document.querySelector("#decorations button").click()`))
+		page.Becomes(t, `document.querySelector("#why-title").textContent === "PodDecoration shop/proxy"`)
 		page.Do(t, browser.Click("#why-close"))
 	})
 

@@ -8,18 +8,19 @@ import (
 )
 
 // Parts are a Fleet in pieces that change on their own, as JSON by keys: "about" (what is not in another piece),
-// "budget/<namespace>/<name>", "job/<namespace>/<name>", "workload/<kind>/<namespace>/<name>" (without its Pods) and "pod/<namespace>/<name>"
-// (with the key of its workload).
+// "budget/<namespace>/<name>", "job/<namespace>/<name>", "decoration/<namespace>/<name>",
+// "workload/<kind>/<namespace>/<name>" (without its Pods) and "pod/<namespace>/<name>" (with the key of its workload).
 type Parts map[string]json.RawMessage
 
 // about is the piece of what is there once.
 type about struct {
 	insight.Fleet
 	Scope string `json:"scope"`
-	// Budgets, Jobs and Workloads are pieces of their own.
-	Budgets   *struct{} `json:"budgets,omitempty"`
-	Jobs      *struct{} `json:"jobs,omitempty"`
-	Workloads *struct{} `json:"workloads,omitempty"`
+	// Budgets, Jobs, Decorations and Workloads are pieces of their own.
+	Budgets     *struct{} `json:"budgets,omitempty"`
+	Jobs        *struct{} `json:"jobs,omitempty"`
+	Decorations *struct{} `json:"decorations,omitempty"`
+	Workloads   *struct{} `json:"workloads,omitempty"`
 }
 
 type podPart struct {
@@ -49,6 +50,9 @@ func PartsOf(fleet insight.Fleet, scope string) (Parts, error) {
 	}
 	for i := range fleet.Jobs {
 		put("job/"+fleet.Jobs[i].Namespace+"/"+fleet.Jobs[i].Name, &fleet.Jobs[i])
+	}
+	for i := range fleet.Decorations {
+		put("decoration/"+fleet.Decorations[i].Namespace+"/"+fleet.Decorations[i].Name, &fleet.Decorations[i])
 	}
 	for _, w := range fleet.Workloads {
 		key := "workload/" + w.Kind + "/" + w.Namespace + "/" + w.Name

@@ -72,6 +72,7 @@ func TestPieces(t *testing.T) {
 	fleet := fleetOf(workload("web", pod("a", insight.StateServing)))
 	fleet.Budgets = []insight.Budget{{Namespace: "shop", Name: "web", Desired: 1}}
 	fleet.Jobs = []insight.Job{{Namespace: "shop", Name: "restart", Total: 3}}
+	fleet.Decorations = []insight.Decoration{{Namespace: "shop", Name: "proxy", Matched: 4}}
 	parts := partsOf(t, fleet)
 	fields := func(key string) map[string]any {
 		out := map[string]any{}
@@ -84,6 +85,8 @@ func TestPieces(t *testing.T) {
 	assert.NotContains(t, about, "workloads", "they are pieces of their own")
 	assert.NotContains(t, about, "budgets")
 	assert.NotContains(t, about, "jobs")
+	assert.NotContains(t, about, "decorations")
+	assert.Equal(t, 4.0, fields("decoration/shop/proxy")["matched"])
 	assert.Equal(t, 3.0, fields("job/shop/restart")["total"])
 	assert.Equal(t, map[string]any{"Serving": 1.0}, about["counts"])
 	assert.NotContains(t, fields("workload/CollaSet/shop/web"), "pods")

@@ -26,16 +26,20 @@ func RenderBoth(
 
 // base is a Pod that was rendered with decorations, as others can be rendered into it.
 //
-// A container that both bring stays in its place, and is none of the workload's. An init container is removed if it has
-// the image of a decoration's: else it is one of the workload, and the decoration brought none. A label or annotation
-// of policy Retain is removed if it has the decoration's value: the decoration set it, or the same is set again. Labels
-// are what they were, where the Pod says so.
+// A container that both bring stays in its place, and is none of the workload's. What was changed besides is undone as
+// far as the Pod tells what it had before. On a Pod that Kuperator v0.7 decorated, an init container or a label or
+// annotation of policy Retain that is as a decoration has it is one that the decoration brought.
 func base(pod map[string]any, from, to []Decoration) *canvas {
 	c := newCanvas(pod)
 	object := &unstructured.Unstructured{Object: c.pod}
-	isKnown := labelsBefore(object.GetAnnotations()) != nil
-	if isKnown {
+	done := changesOf(object.GetAnnotations())
+	if done != nil {
 		object.SetLabels(OwnLabels(object.GetLabels(), object.GetAnnotations()))
+		annotations := child(child(c.pod, "metadata"), "annotations")
+		maps.DeleteFunc(annotations, func(key string, _ any) bool { return slices.Contains(done.Annotations, key) })
+		c.remove("initContainers", func(o map[string]any) bool {
+			return slices.Contains(done.InitContainers, text(o, "name"))
+		})
 	}
 	Unmark(c.pod)
 	brings := map[string]bool{}
@@ -51,21 +55,26 @@ func base(pod map[string]any, from, to []Decoration) *canvas {
 				c.remove("containers", func(o map[string]any) bool { return text(o, "name") == name })
 			}
 		}
-		for _, container := range d.Template.InitContainers {
-			c.remove("initContainers", func(o map[string]any) bool {
-				return text(o, "name") == text(container, "name") && text(o, "image") == text(container, "image")
-			})
-		}
-		for _, m := range d.Template.Metadata {
-			if m.PatchPolicy == "" || m.PatchPolicy == appsv1alpha1.RetainMetadata {
-				if !isKnown {
-					c.forget("labels", m.Labels)
-				}
-				c.forget("annotations", m.Annotations)
-			}
+		if done == nil {
+			c.takeOut(d.Template)
 		}
 	}
 	return c
+}
+
+// takeOut undoes what a template did to a Pod that does not tell what it had before.
+func (c *canvas) takeOut(t *Template) {
+	for _, container := range t.InitContainers {
+		c.remove("initContainers", func(o map[string]any) bool {
+			return text(o, "name") == text(container, "name") && text(o, "image") == text(container, "image")
+		})
+	}
+	for _, m := range t.Metadata {
+		if m.PatchPolicy == "" || m.PatchPolicy == appsv1alpha1.RetainMetadata {
+			c.forget("labels", m.Labels)
+			c.forget("annotations", m.Annotations)
+		}
+	}
 }
 
 // remove takes objects out of a list of the Pod's spec.
@@ -88,10 +97,11 @@ func (c *canvas) forget(field string, values map[string]string) {
 	}
 }
 
-// Dropped are the fields that decorations set and others do not, sorted: what a Pod had there before is not known, so
-// only another Pod gets rid of them. Each is named once, with a decoration that sets it.
-func Dropped(from, to []Decoration) []string {
-	before, after := settings(from), settings(to)
+// Dropped are the fields of a Pod that decorations set and others do not, sorted: what it had there before is not known,
+// so only another Pod gets rid of them. Each is named once, with a decoration that sets it.
+func Dropped(pod map[string]any, from, to []Decoration) []string {
+	done := changesOf((&unstructured.Unstructured{Object: pod}).GetAnnotations())
+	before, after := settings(from, done), settings(to, done)
 	var dropped []string
 	for _, field := range slices.Sorted(maps.Keys(before)) {
 		if _, is := after[field]; !is {
@@ -101,25 +111,29 @@ func Dropped(from, to []Decoration) []string {
 	return dropped
 }
 
-// settings are the fields that decorations set, each with a decoration that sets it.
-func settings(decorations []Decoration) map[string]string {
+// settings are the fields that decorations set and nothing undoes, each with a decoration that sets it. done is
+// what the Pod tells of that, nil without it.
+func settings(decorations []Decoration, done *changes) map[string]string {
 	set := map[string]string{}
 	for _, d := range decorations {
 		t := d.Template
 		name := func(format string, arguments ...any) { set[fmt.Sprintf(format, arguments...)] = d.Name }
 		for _, m := range t.Metadata {
-			switch m.PatchPolicy {
-			case "", appsv1alpha1.RetainMetadata: // base takes it away
-			case appsv1alpha1.OverwriteMetadata:
-				for key := range m.Labels {
+			if m.PatchPolicy == "" || m.PatchPolicy == appsv1alpha1.RetainMetadata {
+				continue // base takes it away
+			}
+			for key := range m.Labels {
+				if done == nil {
 					name("labels[%s]", key)
 				}
-				for key := range m.Annotations {
+			}
+			for key, value := range m.Annotations {
+				switch {
+				case done != nil && slices.Contains(done.Annotations, key): // base takes it away
+				case m.PatchPolicy == appsv1alpha1.MergePatchJsonMetadata: // what another patch leaves of it is not known
+					name("annotations[%s] with %s", key, value)
+				default:
 					name("annotations[%s]", key)
-				}
-			case appsv1alpha1.MergePatchJsonMetadata: // what another patch leaves of it is not known
-				for key, patch := range m.Annotations {
-					name("annotations[%s] with %s", key, patch)
 				}
 			}
 		}
@@ -155,6 +169,21 @@ func settings(decorations []Decoration) map[string]string {
 		}
 	}
 	return set
+}
+
+// Annotated are the annotations of workloads that decorations change if they are there, sorted.
+func Annotated(decorations []Decoration) []string {
+	keys := map[string]bool{}
+	for _, d := range decorations {
+		for _, m := range d.Template.Metadata {
+			if m.PatchPolicy != "" && m.PatchPolicy != appsv1alpha1.RetainMetadata {
+				for key := range m.Annotations {
+					keys[key] = true
+				}
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(keys))
 }
 
 // Named are the names of containers of workloads that decorations change, sorted.

@@ -76,8 +76,8 @@ func TestWhatIsDropped(t *testing.T) {
 		{"targetPolicy":"ByName","name":"web","image":"y"}],"runtimeClassName":"kata",
 		"affinity":{"overrideAffinity":{},"nodeSelectorTerms":[{}]}}`
 	one, other := of(t, "a", 0, all), of(t, "a", 0, `{}`)
-	assert.Empty(t, decoration.Dropped([]decoration.Decoration{one}, []decoration.Decoration{one}))
-	assert.Empty(t, decoration.Dropped([]decoration.Decoration{other}, []decoration.Decoration{one}))
+	assert.Empty(t, decoration.Dropped(nil, []decoration.Decoration{one}, []decoration.Decoration{one}))
+	assert.Empty(t, decoration.Dropped(nil, []decoration.Decoration{other}, []decoration.Decoration{one}))
 	assert.Equal(t, []string{
 		"affinity of PodDecoration a", "affinity.nodeSelectorTerms of PodDecoration a",
 		"annotations[m] with {} of PodDecoration a", "annotations[n] of PodDecoration a",
@@ -87,5 +87,47 @@ func TestWhatIsDropped(t *testing.T) {
 		"primaryContainers[All ].volumeMounts[/m] of PodDecoration a",
 		"primaryContainers[ByName web].image of PodDecoration a", "runtimeClassName of PodDecoration a",
 		"tolerations[k NoSchedule Equal] of PodDecoration a", "volumes[v] of PodDecoration a",
-	}, decoration.Dropped([]decoration.Decoration{one}, []decoration.Decoration{other}))
+	}, decoration.Dropped(nil, []decoration.Decoration{one}, []decoration.Decoration{other}), "as of Kuperator v0.7")
+
+	decorated, _, err := decoration.Render(object(t, `{"metadata":{"annotations":{"n":"0"}},"spec":{"containers":[]}}`),
+		[]decoration.Decoration{one})
+	require.NoError(t, err)
+	dropped := decoration.Dropped(decorated, []decoration.Decoration{one}, []decoration.Decoration{other})
+	assert.NotContains(t, dropped, "labels[l] of PodDecoration a", "the Pod tells what it was")
+	assert.NotContains(t, dropped, "annotations[m] with {} of PodDecoration a", "it was not there")
+	assert.Contains(t, dropped, "annotations[n] of PodDecoration a", "its value is not kept: it may be large")
+}
+
+// TestWhatOthersChangeOnADecoratedPod neither hides what decorations brought nor is taken for it.
+func TestWhatOthersChangeOnADecoratedPod(t *testing.T) {
+	one := []decoration.Decoration{of(t, "a", 0, `{"metadata":[{"annotations":{"note":"same","added":"1"}}],
+		"initContainers":[{"name":"proxy","image":"proxy:1","restartPolicy":"Always"},{"name":"setup","image":"setup:1"}]}`)}
+	two := []decoration.Decoration{of(t, "a", 0, `{"initContainers":[
+		{"name":"proxy","image":"proxy:2","restartPolicy":"Always"},{"name":"setup","image":"setup:1"}]}`)}
+	pod := object(t, `{"metadata":{"annotations":{"note":"same"}},
+		"spec":{"initContainers":[{"name":"setup","image":"setup:1"}],"containers":[]}}`)
+	decorated, _, err := decoration.Render(pod, one)
+	require.NoError(t, err)
+	spec, _ := decorated["spec"].(map[string]any)
+	proxy, _ := spec["initContainers"].([]any)[1].(map[string]any) //nolint:forcetypeassert // a test
+	proxy["image"] = "proxy@sha256:1"                              // an admission webhook pins it
+
+	before, after, refused, err := decoration.RenderBoth(decorated, one, two)
+	require.NoError(t, err)
+	assert.Empty(t, refused)
+	images := func(pod map[string]any) (images []string) {
+		spec, _ := pod["spec"].(map[string]any)
+		list, _ := spec["initContainers"].([]any)
+		for _, item := range list {
+			o, _ := item.(map[string]any)
+			image, _ := o["image"].(string)
+			images = append(images, image)
+		}
+		return images
+	}
+	assert.Equal(t, []string{"setup:1", "proxy:1"}, images(before))
+	assert.Equal(t, []string{"setup:1", "proxy:2"}, images(after), "the workload's keeps its place")
+	_, annotations := metadataOf(t, after)
+	assert.Equal(t, "same", annotations["note"], "it is the workload's")
+	assert.NotContains(t, annotations, "added")
 }

@@ -80,6 +80,29 @@ func metadataOf(t *testing.T, pod map[string]any) (labels, annotations map[strin
 	return read("labels"), read("annotations")
 }
 
+// TestChangesOfDecorationsThatAreGoneAreKept beside those of others.
+func TestChangesOfDecorationsThatAreGoneAreKept(t *testing.T) {
+	for name, test := range map[string]struct{ now, next, want string }{
+		"others set more": {`{"labels":{"x":null,"y":"1"},"annotations":["a"]}`,
+			`{"labels":{"y":null,"z":null},"annotations":["b"],"initContainers":["i"]}`,
+			`{"labels":{"x":null,"y":"1","z":null},"annotations":["a","b"],"initContainers":["i"]}`},
+		"others are taken off": {`{"labels":{"x":null}}`, "", `{"labels":{"x":null}}`},
+		"nothing is known":     {"", `{"labels":{"z":null}}`, `{"labels":{"z":null}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := decoration.KeepChanges(test.now, test.next)
+			require.NoError(t, err)
+			assert.JSONEq(t, test.want, got)
+		})
+	}
+}
+
+// TestChangesOfAnotherPodAreNotBelieved: a template that was copied from a Pod has the annotation, and no decoration.
+func TestChangesOfAnotherPodAreNotBelieved(t *testing.T) {
+	assert.Equal(t, map[string]string{"app": "web"}, decoration.OwnLabels(map[string]string{"app": "web"},
+		map[string]string{"poddecoration.kusionstack.io/changes": `{"labels":{"tier":"gold"}}`}))
+}
+
 // TestALabelThatTheWorkloadSetsToTheSameValueStays when the decoration goes.
 func TestALabelThatTheWorkloadSetsToTheSameValueStays(t *testing.T) {
 	template, _, err := decoration.Parse([]byte(`{"spec":{"template":{"metadata":[{"labels":{"tier":"gold"}}]}}}`))

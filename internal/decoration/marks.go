@@ -66,7 +66,7 @@ func Unmark(pod map[string]any) {
 	if annotations, is := metadata["annotations"].(map[string]any); is {
 		for _, key := range []string{appsv1alpha1.PodDecorationRevisionsAnnotation,
 			appsv1alpha1.PodDecorationRefusedAnnotation, appsv1alpha1.PodDecorationDesiredAnnotation,
-			appsv1alpha1.PodDecorationLabelsAnnotation} {
+			appsv1alpha1.PodDecorationChangesAnnotation} {
 			delete(annotations, key)
 		}
 	}
@@ -126,10 +126,78 @@ func Text(marks []Mark) (string, error) {
 	return string(text), nil
 }
 
+// changes are what decorations did to a Pod, as far as that is not seen on it.
+type changes struct {
+	// Labels are what labels were that decorations set, nil for one that was not there. It comes first: a policy reads it.
+	Labels map[string]*string `json:"labels"`
+	// Annotations and InitContainers are the names of those that were not there.
+	Annotations    []string `json:"annotations,omitempty"`
+	InitContainers []string `json:"initContainers,omitempty"`
+}
+
+func newChanges() *changes { return &changes{Labels: map[string]*string{}} }
+
+func (c *changes) clone() *changes {
+	return &changes{maps.Clone(c.Labels), slices.Clone(c.Annotations), slices.Clone(c.InitContainers)}
+}
+
+// changesOf is what decorations did to a Pod by its annotations: nil if that is not known, as of a Pod that Kuperator
+// v0.7 decorated, or if it has none, however the annotation got there.
+func changesOf(annotations map[string]string) *changes {
+	if len(MarksOf(annotations)) == 0 {
+		return nil
+	}
+	return changesIn(annotations[appsv1alpha1.PodDecorationChangesAnnotation])
+}
+
+// changesIn reads the annotation: nil without a text, or if it cannot be read.
+func changesIn(text string) *changes {
+	c := newChanges()
+	if text == "" || json.Unmarshal([]byte(text), c) != nil || c.Labels == nil {
+		return nil
+	}
+	return c
+}
+
+// KeepChanges is the annotation of a Pod that is changed while it has decorations that are not known any more: next is
+// the annotation without what those did, which is kept as now has it.
+func KeepChanges(now, next string) (string, error) {
+	kept := changesIn(now)
+	if kept == nil {
+		return next, nil
+	}
+	if added := changesIn(next); added != nil {
+		for key, value := range added.Labels {
+			if _, is := kept.Labels[key]; !is {
+				kept.Labels[key] = value
+			}
+		}
+		kept.Annotations = union(kept.Annotations, added.Annotations)
+		kept.InitContainers = union(kept.InitContainers, added.InitContainers)
+	}
+	text, err := json.Marshal(kept)
+	if err != nil {
+		return "", fmt.Errorf("encoding what decorations change: %w", err)
+	}
+	return string(text), nil
+}
+
+func union(a, b []string) []string {
+	for _, name := range b {
+		if !slices.Contains(a, name) {
+			a = append(a, name)
+		}
+	}
+	return a
+}
+
 // OwnLabels are a Pod's labels without those that decorations set: by them it is selected, before it is decorated and
 // after that. Of a Pod that Kuperator v0.7 decorated it is not known what it had, so they are all but the marks.
 func OwnLabels(labels, annotations map[string]string) map[string]string {
-	before := labelsBefore(annotations)
+	var before map[string]*string
+	if c := changesOf(annotations); c != nil {
+		before = c.Labels
+	}
 	own := make(map[string]string, len(labels))
 	for key, value := range labels {
 		if _, is := before[key]; !is && !strings.HasPrefix(key, appsv1alpha1.PodDecorationLabelPrefix) {
@@ -144,18 +212,8 @@ func OwnLabels(labels, annotations map[string]string) map[string]string {
 	return own
 }
 
-// labelsBefore are labels as they were before decorations set them, nil for one that was not there.
-func labelsBefore(annotations map[string]string) map[string]*string {
-	var before map[string]*string
-	text, is := annotations[appsv1alpha1.PodDecorationLabelsAnnotation]
-	if !is || json.Unmarshal([]byte(text), &before) != nil {
-		return nil
-	}
-	return before
-}
-
-// mark writes on a Pod which decorations it has, which it cannot have, and what labels it had before.
-func mark(pod map[string]any, marks []Mark, refused []Refusal, before map[string]*string) error {
+// mark writes on a Pod which decorations it has, which it cannot have, and what they did.
+func mark(pod map[string]any, marks []Mark, refused []Refusal, done *changes) error {
 	text, err := Text(marks)
 	if err != nil {
 		return err
@@ -170,13 +228,14 @@ func mark(pod map[string]any, marks []Mark, refused []Refusal, before map[string
 		}
 		annotations[appsv1alpha1.PodDecorationRefusedAnnotation] = string(why)
 	}
-	if before != nil {
-		text, err := json.Marshal(before)
-		if err != nil {
-			return fmt.Errorf("encoding the labels: %w", err)
-		}
-		annotations[appsv1alpha1.PodDecorationLabelsAnnotation] = string(text)
+	if len(marks) == 0 {
+		return nil
 	}
+	changed, err := json.Marshal(done)
+	if err != nil {
+		return fmt.Errorf("encoding what decorations change: %w", err)
+	}
+	annotations[appsv1alpha1.PodDecorationChangesAnnotation] = string(changed)
 	for _, m := range marks {
 		child(metadata, "labels")[appsv1alpha1.PodDecorationLabelPrefix+m.Name] = m.Revision
 	}

@@ -54,7 +54,7 @@ func renderInto(c *canvas, decorations []Decoration) (decorated map[string]any, 
 	})
 	var marks []Mark
 	for _, d := range decorations {
-		next := &canvas{runtime.DeepCopyJSON(c.pod), maps.Clone(c.added), maps.Clone(c.before)}
+		next := &canvas{runtime.DeepCopyJSON(c.pod), maps.Clone(c.added), c.changes.clone()}
 		if err := next.render(d); err != nil {
 			refused = append(refused, Refusal{Mark{d.Name, d.Revision}, err.Error()})
 			continue
@@ -62,7 +62,7 @@ func renderInto(c *canvas, decorations []Decoration) (decorated map[string]any, 
 		c = next
 		marks = append(marks, Mark{d.Name, d.Revision})
 	}
-	if err := mark(c.pod, marks, refused, c.before); err != nil {
+	if err := mark(c.pod, marks, refused, c.changes); err != nil {
 		return nil, nil, err
 	}
 	return c.pod, refused, nil
@@ -77,14 +77,13 @@ func Compare(weight, otherWeight int32, name, otherName string) int {
 type canvas struct {
 	pod map[string]any
 	// added are the decorations that brought containers, by the containers' names. The others are primary.
-	added map[string]string
-	// before is what labels were that decorations set, nil for one that was not there. It is nil where none sets any.
-	before map[string]*string
+	added   map[string]string
+	changes *changes
 }
 
 // newCanvas is a canvas with a copy of a Pod.
 func newCanvas(pod map[string]any) *canvas {
-	return &canvas{runtime.DeepCopyJSON(pod), map[string]string{}, nil}
+	return &canvas{runtime.DeepCopyJSON(pod), map[string]string{}, newChanges()}
 }
 
 func (c *canvas) render(d Decoration) error {
@@ -106,49 +105,39 @@ func (c *canvas) render(d Decoration) error {
 
 func (c *canvas) metadata(t *Template) error {
 	for _, m := range t.Metadata {
-		c.setMetadata("labels", m.PatchPolicy == appsv1alpha1.OverwriteMetadata, m.Labels)
-		if m.PatchPolicy != appsv1alpha1.MergePatchJsonMetadata {
-			c.setMetadata("annotations", m.PatchPolicy == appsv1alpha1.OverwriteMetadata, m.Annotations)
-			continue
+		isOverwritten := m.PatchPolicy == appsv1alpha1.OverwriteMetadata
+		labels := child(child(c.pod, "metadata"), "labels")
+		for key, value := range m.Labels {
+			if old, is := labels[key].(string); !is || isOverwritten {
+				labels[key] = value
+				if _, isKnown := c.changes.Labels[key]; !isKnown {
+					c.changes.Labels[key] = nil
+					if is {
+						c.changes.Labels[key] = &old
+					}
+				}
+			}
 		}
+		annotations := child(child(c.pod, "metadata"), "annotations")
 		for _, key := range slices.Sorted(maps.Keys(m.Annotations)) {
-			annotations := child(child(c.pod, "metadata"), "annotations")
 			before, is := annotations[key].(string)
-			if !is || before == "" {
-				before = "{}"
+			value := m.Annotations[key]
+			if m.PatchPolicy == appsv1alpha1.MergePatchJsonMetadata {
+				merged, err := mergePatch(cmp.Or(before, "{}"), value)
+				if err != nil {
+					return fmt.Errorf("annotation %s of the Pod is not JSON, so nothing can be merged into it", key)
+				}
+				value = merged
+			} else if is && !isOverwritten {
+				continue
 			}
-			merged, err := mergePatch(before, m.Annotations[key])
-			if err != nil {
-				return fmt.Errorf("annotation %s of the Pod is not JSON, so nothing can be merged into it", key)
+			annotations[key] = value
+			if !is {
+				c.changes.Annotations = append(c.changes.Annotations, key)
 			}
-			annotations[key] = merged
 		}
 	}
 	return nil
-}
-
-// setMetadata sets labels or annotations, those that are there only if they are to be overwritten.
-func (c *canvas) setMetadata(field string, overwrite bool, values map[string]string) {
-	if len(values) == 0 {
-		return
-	}
-	present := child(child(c.pod, "metadata"), field)
-	if field == "labels" && c.before == nil {
-		c.before = map[string]*string{}
-	}
-	for key, value := range values {
-		old, is := present[key].(string)
-		if is && !overwrite {
-			continue
-		}
-		present[key] = value
-		if _, known := c.before[key]; field == "labels" && !known {
-			c.before[key] = nil
-			if is {
-				c.before[key] = &old
-			}
-		}
-	}
 }
 
 func (c *canvas) initContainers(t *Template, decoration string) error {
@@ -160,6 +149,7 @@ func (c *canvas) initContainers(t *Template, decoration string) error {
 		if indexOf(c.list("initContainers"), name) < 0 {
 			c.setList("initContainers", append(c.list("initContainers"), runtime.DeepCopyJSON(added)))
 			c.added[name] = decoration
+			c.changes.InitContainers = append(c.changes.InitContainers, name)
 		}
 	}
 	return nil

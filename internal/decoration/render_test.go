@@ -3,6 +3,7 @@ package decoration_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
@@ -178,8 +180,9 @@ func TestMarks(t *testing.T) {
 	metadata, _ := got["metadata"].(map[string]any)
 	assert.Equal(t, map[string]any{"labels": map[string]any{"poddecoration.kusionstack.io/pd-a": "a-1",
 		"poddecoration.kusionstack.io/pd-b": "b-1"},
-		"annotations": map[string]any{"poddecoration.kusionstack.io/revisions": `[{"name":"b","revision":"b-1"},` +
-			`{"name":"a","revision":"a-1"}]`}}, metadata)
+		"annotations": map[string]any{"poddecoration.kusionstack.io/changes": `{"labels":{}}`,
+			"poddecoration.kusionstack.io/revisions": `[{"name":"b","revision":"b-1"},{"name":"a","revision":"a-1"}]`},
+	}, metadata)
 
 	_, _, err = decoration.Render(got, []decoration.Decoration{of(t, "b", 1, `{}`)})
 	require.ErrorIs(t, err, decoration.ErrDecorated)
@@ -302,7 +305,45 @@ func FuzzRender(f *testing.F) {
 		require.Equal(t, decorated, twice, "rendered twice")
 		requirePatch(t, pod, decorated)
 		requireUntouched(t, pod, decorated, taken)
+		requireUndone(t, pod, decorated, taken)
 	})
+}
+
+// requireUndone checks that the Pod tells what its labels and init containers were, and which annotations were there.
+func requireUndone(t *testing.T, pod, decorated map[string]any, taken []decoration.Decoration) {
+	t.Helper()
+	labels, err := stringsIn(pod, "labels")
+	annotations, otherErr := stringsIn(pod, "annotations")
+	initContainers, _, isList := unstructured.NestedSlice(pod, "spec", "initContainers")
+	isMarked := func(key string) bool { return strings.HasPrefix(key, "poddecoration.kusionstack.io/") }
+	if err != nil || otherErr != nil || isList != nil ||
+		slices.ContainsFunc(slices.Collect(maps.Keys(labels)), isMarked) ||
+		slices.ContainsFunc(slices.Collect(maps.Keys(annotations)), isMarked) {
+		return // such a Pod is not stored, or has marks of others
+	}
+	_, after, _, err := decoration.RenderBoth(decorated, taken, nil)
+	require.NoError(t, err)
+	afterLabels, afterAnnotations := metadataOf(t, after)
+	require.Equal(t, labels, afterLabels)
+	for key := range afterAnnotations {
+		if key != appsv1alpha1.PodDecorationRevisionsAnnotation {
+			require.Contains(t, annotations, key)
+		}
+	}
+	afterInitContainers, _, err := unstructured.NestedSlice(after, "spec", "initContainers")
+	require.NoError(t, err)
+	if len(initContainers)+len(afterInitContainers) > 0 {
+		require.Equal(t, initContainers, afterInitContainers)
+	}
+}
+
+// stringsIn are the strings of a field of metadata.
+func stringsIn(pod map[string]any, field string) (map[string]string, error) {
+	values, _, err := unstructured.NestedStringMap(pod, "metadata", field)
+	if values == nil {
+		values = map[string]string{}
+	}
+	return values, err
 }
 
 // requirePatch checks that the patch makes the decorated Pod.

@@ -48,6 +48,8 @@ type Facts struct {
 	Rules     []appsv1alpha1.PodTransitionRule
 	// Jobs are the OperationJobs of the same namespaces.
 	Jobs []appsv1alpha1.OperationJob
+	// Decorations are the PodDecorations of the same namespaces.
+	Decorations []appsv1alpha1.PodDecoration
 	// Namespaces are the annotations of the Namespaces that could be read, the suite's own among them, by name.
 	Namespaces map[string]map[string]string
 	// Nodes are those that could be read, by name. A nil value is a node that does not exist; no entry means not known.
@@ -71,6 +73,7 @@ type index struct {
 	sets       map[types.NamespacedName]*appsv1alpha1.CollaSet
 	jobsByID   map[types.NamespacedName]*appsv1alpha1.OperationJob // by namespace and the ID of their operations
 	jobsByUID  map[types.UID]*appsv1alpha1.OperationJob
+	byName     map[types.NamespacedName]*appsv1alpha1.PodDecoration
 	components map[string]Component
 	freezes    map[string]*Freeze // by namespace
 	cluster    *Freeze
@@ -83,6 +86,7 @@ func newIndex(f *Facts) *index {
 		sets:       make(map[types.NamespacedName]*appsv1alpha1.CollaSet, len(f.CollaSets)),
 		jobsByID:   make(map[types.NamespacedName]*appsv1alpha1.OperationJob, len(f.Jobs)),
 		jobsByUID:  make(map[types.UID]*appsv1alpha1.OperationJob, len(f.Jobs)),
+		byName:     make(map[types.NamespacedName]*appsv1alpha1.PodDecoration, len(f.Decorations)),
 		components: map[string]Component{}, freezes: map[string]*Freeze{},
 	}
 	for i := range f.Pods {
@@ -100,6 +104,10 @@ func newIndex(f *Facts) *index {
 		job := &f.Jobs[i]
 		x.jobsByID[types.NamespacedName{Namespace: job.Namespace, Name: podops.JobOperationID(job.Name)}] = job
 		x.jobsByUID[job.UID] = job
+	}
+	for i := range f.Decorations {
+		d := &f.Decorations[i]
+		x.byName[types.NamespacedName{Namespace: d.Namespace, Name: d.Name}] = d
 	}
 	for _, c := range componentsOf(f) {
 		x.components[c.Name] = c

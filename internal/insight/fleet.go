@@ -18,7 +18,7 @@ func Describe(f Facts) Fleet {
 	x := newIndex(&f)
 	fleet := Fleet{
 		ObservedAt: f.Now.UTC(), Counts: map[State]int{}, Freezes: x.allFreezes(), Components: componentsOf(&f),
-		Jobs: x.jobs(), Workloads: x.workloads(), Gaps: f.Gaps,
+		Jobs: x.jobs(), Decorations: x.decorations(), Workloads: x.workloads(), Gaps: f.Gaps,
 	}
 	for _, w := range fleet.Workloads {
 		for state, n := range w.Counts {

@@ -53,6 +53,8 @@ func load(t *testing.T, situation string) insight.Facts {
 			f.Rules = append(f.Rules, parse[appsv1alpha1.PodTransitionRule](t, raw))
 		case "OperationJob":
 			f.Jobs = append(f.Jobs, parse[appsv1alpha1.OperationJob](t, raw))
+		case "PodDecoration":
+			f.Decorations = append(f.Decorations, parse[appsv1alpha1.PodDecoration](t, raw))
 		case "Lease":
 			f.Leases = append(f.Leases, parse[coordinationv1.Lease](t, raw))
 		case "Namespace":
@@ -113,6 +115,9 @@ func TestWhyNamesTheTrueBlocker(t *testing.T) {
 		"job-rule":           {insight.Ref{Kind: "OperationJob", Name: "restart-web"}, insight.CodeContainerCrashing},
 		"job-action":         {insight.Ref{Kind: "OperationJob", Name: "warm"}, insight.CodeActionPending},
 		"job-absent":         {insight.Ref{Kind: "Pod", Name: "web-a"}, ""},
+		"decoration":         {insight.Ref{Kind: "PodDecoration", Name: "proxy"}, insight.CodeImagePull},
+		"decoration-pod":     {insight.Ref{Kind: "Pod", Name: "guest-b"}, "NoWorkload"},
+		"decoration-of-set":  {insight.Ref{Kind: "Pod", Name: "guest-b"}, insight.CodeQueued},
 		"job-failed":         {insight.Ref{Kind: "OperationJob", Name: "restart-web"}, "PodNotFound"},
 	} {
 		t.Run(situation, func(t *testing.T) {
@@ -125,6 +130,8 @@ func TestWhyNamesTheTrueBlocker(t *testing.T) {
 				answer, found = insight.WhyPod(facts, "shop", tc.subject.Name, nil)
 			case "OperationJob":
 				answer, found = insight.WhyJob(facts, "shop", tc.subject.Name, nil)
+			case "PodDecoration":
+				answer, found = insight.WhyDecoration(facts, "shop", tc.subject.Name, nil)
 			default:
 				answer, found = insight.WhyWorkload(facts, tc.subject, nil)
 			}
@@ -138,4 +145,40 @@ func TestWhyNamesTheTrueBlocker(t *testing.T) {
 			golden(t, filepath.Join("testdata", situation, "fleet.json"), insight.Describe(facts))
 		})
 	}
+}
+
+// TestABlockerOfOthersIsNotAPods: of a PodDecoration's blockers a Pod has those that name it, or may be about it too.
+func TestABlockerOfOthersIsNotAPods(t *testing.T) {
+	for name, tc := range map[string]struct {
+		blockers []appsv1alpha1.Blocker
+		want     insight.Code
+	}{
+		"of Pods outside the lifecycle": {[]appsv1alpha1.Blocker{{Reason: "NotManaged", Message: "Pod other: restart it"}},
+			insight.CodeQueued},
+		"its own first": {[]appsv1alpha1.Blocker{{Reason: "MaxUnavailable", Message: "Pod other: enough are"},
+			{Reason: "ChangeRefused", Message: "Pod guest-b: no"}}, "ChangeRefused"},
+		"that it may share": {[]appsv1alpha1.Blocker{{Reason: "NotManaged", Message: "Pod other: restart it"},
+			{Reason: "MaxUnavailable", Message: "Pod third: enough are"}}, "MaxUnavailable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			facts := load(t, "decoration-pod")
+			facts.Decorations[0].Status.Blockers = tc.blockers
+			answer, found := insight.WhyPod(facts, "shop", "guest-b", nil)
+			require.True(t, found)
+			require.Equal(t, tc.want, answer.Blocker.Code)
+		})
+	}
+}
+
+// TestWhatIsReportedBesideReady: Pods that nothing brings to a PodDecoration keep it from nothing, and are named.
+func TestWhatIsReportedBesideReady(t *testing.T) {
+	facts := load(t, "decoration-pod")
+	facts.Pods = nil
+	status := &facts.Decorations[0].Status
+	status.Conditions[0].Status, status.Blockers = metav1.ConditionTrue, []appsv1alpha1.Blocker{
+		{Reason: "NotManaged", Message: "Pod other: restart it", Count: 3}}
+	answer, found := insight.WhyDecoration(facts, "shop", "proxy", nil)
+	require.True(t, found)
+	require.Equal(t, insight.Code("NotManaged"), answer.Blocker.Code)
+	require.Contains(t, answer.Blocker.Message, "(3 Pods)")
 }

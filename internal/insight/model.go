@@ -18,6 +18,8 @@ type Fleet struct {
 	Budgets []Budget `json:"budgets,omitempty"`
 	// Jobs are the OperationJobs that run or have ended recently, by namespace and name.
 	Jobs []Job `json:"jobs,omitempty"`
+	// Decorations are the PodDecorations, by namespace and name.
+	Decorations []Decoration `json:"decorations,omitempty"`
 	// Workloads are those that have Pods under the lifecycle, and all CollaSets; by namespace, kind and name.
 	Workloads []Workload `json:"workloads"`
 	// Gaps are what could not be read, and what is not said because of that.
@@ -177,6 +179,26 @@ type Target struct {
 	Reasons []Reason `json:"reasons,omitempty"`
 }
 
+// Decoration is a PodDecoration.
+type Decoration struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// CurrentRevision is what Pods have that are kept back, UpdatedRevision that of the present template. Empty is none.
+	CurrentRevision string `json:"currentRevision,omitempty"`
+	UpdatedRevision string `json:"updatedRevision,omitempty"`
+	// Matched are the Pods that it selects, Injected those of them that have some revision, Updated those that have
+	// UpdatedRevision, Available those of these that serve.
+	Matched   int32 `json:"matched"`
+	Injected  int32 `json:"injected"`
+	Updated   int32 `json:"updated"`
+	Available int32 `json:"available"`
+	// Paused is true if no more Pods get its template, Deleting if it is being taken off its Pods.
+	Paused   bool `json:"paused,omitempty"`
+	Deleting bool `json:"deleting,omitempty"`
+	// Reasons are what keeps Pods from what it wants, the blocker first. An Answer has them in its own Reasons.
+	Reasons []Reason `json:"reasons,omitempty"`
+}
+
 // Budget is a PodTransitionRule.
 type Budget struct {
 	Namespace string `json:"namespace"`
@@ -253,7 +275,7 @@ type Event struct {
 	From    string     `json:"from,omitempty"`
 }
 
-// Answer says why one Pod or workload is not where it should be, or what a job waits for.
+// Answer says why one Pod or workload is not where it should be, or what a job or a PodDecoration waits for.
 type Answer struct {
 	ObservedAt time.Time `json:"observedAt"`
 	Subject    Ref       `json:"subject"`
@@ -268,7 +290,9 @@ type Answer struct {
 	Workload *Workload `json:"workload,omitempty"`
 	// Job is set for an OperationJob.
 	Job *Job `json:"job,omitempty"`
-	// Stuck are the workload's Pods that wait, by reason, most Pods first.
+	// Decoration is set for a PodDecoration.
+	Decoration *Decoration `json:"decoration,omitempty"`
+	// Stuck are the Pods that wait, of the workload or for the PodDecoration, by reason, most Pods first.
 	Stuck []Stuck `json:"stuck,omitempty"`
 	// Events are the newest Warnings about it, newest first.
 	Events []Event `json:"events,omitempty"`

@@ -77,8 +77,8 @@ func changedAt(pod *corev1.Pod) *time.Time {
 // pod describes one Pod, with what its workload wants of it.
 func (x *index) pod(pod *corev1.Pod) Pod {
 	p := x.podWithout(pod)
-	if len(p.Operations) == 0 ||
-		!slices.ContainsFunc(p.Operations, func(o Operation) bool { return o.ID == collaSetOperator }) {
+	isUpdate := func(o Operation) bool { return o.ID == collaSetOperator || o.ID == decorationOperator }
+	if !slices.ContainsFunc(p.Operations, isUpdate) {
 		p.Reasons = append(p.Reasons, x.notBegun(pod)...)
 	}
 	return p
@@ -248,34 +248,9 @@ func employerRef(key string) *Ref {
 func (x *index) operator(pod *corev1.Pod, w podops.Wait) []Reason {
 	switch w.ID {
 	case collaSetOperator:
-		if !revision.Recorded(pod) {
-			return x.alone(CollaSetController)
-		}
-		progress := revision.Carried(pod)
-		switch progress.Wait {
-		case revision.WaitNone:
-			if progress.Finish != nil {
-				return x.alone(LifecycleController)
-			}
-			return x.alone(CollaSetController)
-		case revision.WaitContainers:
-			if found := x.containers(pod); len(found) > 0 {
-				return found
-			}
-			return x.kubelet(pod, progress.Missing)
-		case revision.WaitResize:
-			return x.kubelet(pod, progress.Missing)
-		case revision.WaitRestartInfeasible:
-			return []Reason{{Code: Code(progress.Wait), Message: progress.Missing,
-				Next: "have the Pod created anew: kubectl kuperator replace pod/" + pod.Name}}
-		case revision.WaitRecordUnreadable:
-			return []Reason{{Code: Code(progress.Wait), Message: progress.Missing,
-				Next: "kubectl -n " + pod.Namespace + " annotate --overwrite pod " +
-					pod.Name + " " + appsv1alpha1.LastPodStatusAnnotation + "={}"}}
-		case revision.WaitResizeDeferred, revision.WaitResizeInfeasible:
-			return []Reason{{Code: Code(progress.Wait), Message: progress.Missing,
-				Next: "ask for less, or have the Pod created anew: kubectl kuperator replace pod/" + pod.Name}}
-		}
+		return x.inPlace(pod, CollaSetController)
+	case decorationOperator:
+		return x.inPlace(pod, PodDecorationController)
 	case podops.DeletionID:
 		return x.alone(LifecycleController)
 	}
@@ -288,6 +263,38 @@ func (x *index) operator(pod *corev1.Pod, w podops.Wait) []Reason {
 		Next: "see what that program waits for; it ends its operation by removing the label " +
 			podops.OperatingPrefix + "/" + w.ID,
 	}}
+}
+
+// inPlace says why an update in place by a component has not finished.
+func (x *index) inPlace(pod *corev1.Pod, component string) []Reason {
+	if !revision.Recorded(pod) {
+		return x.alone(component)
+	}
+	progress := revision.Carried(pod)
+	switch progress.Wait {
+	case revision.WaitNone:
+	case revision.WaitContainers:
+		if found := x.containers(pod); len(found) > 0 {
+			return found
+		}
+		return x.kubelet(pod, progress.Missing)
+	case revision.WaitResize:
+		return x.kubelet(pod, progress.Missing)
+	case revision.WaitRestartInfeasible:
+		return []Reason{{Code: Code(progress.Wait), Message: progress.Missing,
+			Next: "have the Pod created anew: kubectl kuperator replace pod/" + pod.Name}}
+	case revision.WaitRecordUnreadable:
+		return []Reason{{Code: Code(progress.Wait), Message: progress.Missing,
+			Next: "kubectl -n " + pod.Namespace + " annotate --overwrite pod " +
+				pod.Name + " " + appsv1alpha1.LastPodStatusAnnotation + "={}"}}
+	case revision.WaitResizeDeferred, revision.WaitResizeInfeasible:
+		return []Reason{{Code: Code(progress.Wait), Message: progress.Missing,
+			Next: "ask for less, or have the Pod created anew: kubectl kuperator replace pod/" + pod.Name}}
+	}
+	if progress.Finish != nil {
+		return x.alone(LifecycleController)
+	}
+	return x.alone(component)
 }
 
 // alone is what is wrong if only this component can go on.

@@ -24,9 +24,7 @@ func (x *index) ofSet(set *appsv1alpha1.CollaSet) []Reason {
 	if r := x.missing(CollaSetController); r != nil {
 		found = append(found, *r)
 	}
-	if r := x.away(set); r != nil {
-		found = append(found, *r)
-	}
+	found = append(found, notObserved(CollaSetController, set.Status.ObservedGeneration, set.Generation)...)
 	if r := refusedCreation(set); r != nil {
 		found = append(found, *r)
 	}
@@ -84,16 +82,16 @@ func countText(n int32) string {
 	return fmt.Sprintf(" (%d Pods)", n)
 }
 
-// away is the reason that the present spec has not been observed; nil if it has.
-func (x *index) away(set *appsv1alpha1.CollaSet) *Reason {
-	if set.Status.ObservedGeneration >= set.Generation {
+// notObserved is the reason that a controller has not seen the present generation of a spec; empty if it has.
+func notObserved(controller string, observed, generation int64) []Reason {
+	if observed >= generation {
 		return nil
 	}
-	return &Reason{
+	return []Reason{{
 		Code: CodeNotObserved, Message: fmt.Sprintf("%s has not looked at the present spec (generation %d of %d)",
-			CollaSetController, set.Status.ObservedGeneration, set.Generation),
+			controller, observed, generation),
 		Next: "wait some seconds; then see whether it runs: kubectl kuperator doctor",
-	}
+	}}
 }
 
 // refusedCreation is the reason that the API server refuses the CollaSet's Pods; nil if it does not.
@@ -146,15 +144,30 @@ func progressing(set *appsv1alpha1.CollaSet, reason appsv1alpha1.ConditionReason
 	return timeOf(c.LastTransitionTime.Time)
 }
 
-// notBegun is why a CollaSet's Pod is at another revision than the updated one with no update on it.
+// notBegun is why a Pod is not what its CollaSet or PodDecorations want, with no update on it.
 func (x *index) notBegun(pod *corev1.Pod) []Reason {
-	set := x.setOf(pod)
-	if set == nil || pod.DeletionTimestamp != nil {
+	if pod.DeletionTimestamp != nil {
 		return nil
 	}
+	due, set := dueDecorations(pod), x.setOf(pod)
+	switch {
+	case set != nil:
+		return x.notUpdated(set, pod, due)
+	case len(due) == 0:
+		return nil
+	}
+	if found := x.alone(PodDecorationController); len(found) > 0 {
+		return found
+	}
+	return x.notDecorated(pod, due)
+}
+
+// notUpdated is why a CollaSet's Pod is not at its updated revision, or not as PodDecorations want it.
+func (x *index) notUpdated(set *appsv1alpha1.CollaSet, pod *corev1.Pod, due []string) []Reason {
 	at := pod.Labels[appsv1.ControllerRevisionHashLabelKey]
-	notObserved := x.away(set)
-	if notObserved == nil && (at == set.Status.UpdatedRevision || set.Status.UpdatedRevision == "") {
+	unseen := notObserved(CollaSetController, set.Status.ObservedGeneration, set.Generation)
+	isUpdated := len(unseen) == 0 && (at == set.Status.UpdatedRevision || set.Status.UpdatedRevision == "")
+	if isUpdated && len(due) == 0 {
 		return nil
 	}
 	var found []Reason
@@ -164,16 +177,22 @@ func (x *index) notBegun(pod *corev1.Pod) []Reason {
 	if set.Spec.Paused {
 		found = append(found, paused(set))
 	}
-	if set.Status.Halted != nil {
+	if set.Status.Halted != nil && !isUpdated {
 		found = append(found, halted(set))
 	}
-	if notObserved != nil && len(found) == 0 {
-		found = append(found, *notObserved)
+	if len(found) == 0 {
+		found = unseen
 	}
-	if len(found) > 0 {
+	switch {
+	case len(found) > 0:
+		return found
+	case len(due) == 0:
+		return notChosen(set, pod)
+	}
+	if found = blocking(set); len(found) > 0 {
 		return found
 	}
-	return notChosen(set, pod)
+	return toBegin(due)
 }
 
 // notChosen is what the strategy and the blockers say of a Pod whose update has not begun.
@@ -196,20 +215,25 @@ func notChosen(set *appsv1alpha1.CollaSet, pod *corev1.Pod) []Reason {
 			Next: "lower spec.updateStrategy.rollingUpdate.byPartition.partition to go on",
 		})
 	}
-	updates := []string{"ChangeRefused", "InFlightLimit", "MaxUnavailable", "InPlaceImpossible", "ClaimExpansionRefused",
-		"MaxSurge", "BeingReplaced", "OperationDelay"}
-	var blocking []Reason
-	for _, b := range set.Status.Blockers {
-		if slices.Contains(updates, b.Reason) {
-			blocking = append(blocking, Reason{Code: Code(b.Reason), On: refOfSet(set),
-				Message: "CollaSet " + set.Name + ": " + b.Message + countText(b.Count)})
-		}
-	}
-	if found = append(blocking, found...); len(found) > 0 {
+	if found = append(blocking(set), found...); len(found) > 0 {
 		return found
 	}
 	return []Reason{{
 		Code: CodeQueued, On: refOfSet(set), Message: "its update to " + set.Status.UpdatedRevision +
 			" has not begun; nothing holds it back", Next: "it begins by itself",
 	}}
+}
+
+// blocking are the blockers of a CollaSet that keep updates from beginning.
+func blocking(set *appsv1alpha1.CollaSet) []Reason {
+	updates := []string{"ChangeRefused", "InFlightLimit", "MaxUnavailable", "InPlaceImpossible", "ClaimExpansionRefused",
+		"MaxSurge", "BeingReplaced", "OperationDelay", "DecorationMissing"}
+	var found []Reason
+	for _, b := range set.Status.Blockers {
+		if slices.Contains(updates, b.Reason) {
+			found = append(found, Reason{Code: Code(b.Reason), On: refOfSet(set),
+				Message: "CollaSet " + set.Name + ": " + b.Message + countText(b.Count)})
+		}
+	}
+	return found
 }

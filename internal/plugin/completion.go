@@ -55,6 +55,13 @@ func (p *plugin) completeNames(kinds ...string) completion {
 						names = append(names, prefix+jobs.Items[i].Name)
 					}
 				}
+			case appsv1alpha1.PodDecorationKind:
+				if decorations, err := s.suite.AppsV1alpha1().PodDecorations(s.namespace).List(cmd.Context(),
+					metav1.ListOptions{Limit: maxCompletions}); err == nil {
+					for i := range decorations.Items {
+						names = append(names, prefix+decorations.Items[i].Name)
+					}
+				}
 			case "Node":
 				if nodes, err := s.kube.CoreV1().Nodes().List(cmd.Context(),
 					metav1.ListOptions{Limit: maxCompletions}); err == nil {

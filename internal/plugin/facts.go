@@ -21,6 +21,9 @@ const managedPods = appsv1alpha1.ControlLabel + "=" + appsv1alpha1.ControlValue
 // jobsResource is the resource of OperationJobs, as gaps name it.
 const jobsResource = "operationjobs.apps.kusionstack.io"
 
+// decorationsResource is the resource of PodDecorations, as gaps name it.
+const decorationsResource = "poddecorations.apps.kusionstack.io"
+
 // maxSingleNodes is how many nodes are read one by one before all are listed.
 const maxSingleNodes = 3
 
@@ -36,7 +39,7 @@ func (s *session) facts(ctx context.Context, namespace string) (insight.Facts, e
 		return f, fmt.Errorf("listing Pods%s: %w", in(namespace), err)
 	}
 	for _, read := range []func(context.Context, string, *insight.Facts) error{s.readSets, s.readRules, s.readJobs,
-		s.readNamespaces, s.readLeases, s.readNodes} {
+		s.readDecorations, s.readNamespaces, s.readLeases, s.readNodes} {
 		if err := read(ctx, namespace, &f); err != nil {
 			return f, err
 		}
@@ -85,6 +88,13 @@ func (s *session) readJobs(ctx context.Context, namespace string, f *insight.Fac
 		return s.suite.AppsV1alpha1().OperationJobs(namespace).List(ctx, o)
 	}, func(job *appsv1alpha1.OperationJob) { f.Jobs = append(f.Jobs, *job) })
 	return tolerate(f, err, "list", jobsResource, namespace, "which OperationJobs run, and what they wait for")
+}
+
+func (s *session) readDecorations(ctx context.Context, namespace string, f *insight.Facts) error {
+	err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return s.suite.AppsV1alpha1().PodDecorations(namespace).List(ctx, o)
+	}, func(d *appsv1alpha1.PodDecoration) { f.Decorations = append(f.Decorations, *d) })
+	return tolerate(f, err, "list", decorationsResource, namespace, "what PodDecorations want of Pods")
 }
 
 // readNamespaces reads what is frozen.

@@ -162,8 +162,13 @@ func (m *material) holds(pod *corev1.Pod) bool {
 
 // way is how one Pod gets to the wanted revision.
 func (m *material) way(pod *corev1.Pod) forecastPod {
-	forcing := m.forcing(pod.Labels[appsv1.ControllerRevisionHashLabelKey])
-	switch policy := m.set.Spec.UpdateStrategy.PodUpdatePolicy; {
+	return wayBy(m.set.Spec.UpdateStrategy.PodUpdatePolicy,
+		m.forcing(pod.Labels[appsv1.ControllerRevisionHashLabelKey]))
+}
+
+// wayBy is how a Pod is updated under a policy, given the fields that keep it from being changed in place.
+func wayBy(policy appsv1alpha1.PodUpdatePolicy, forcing []string) forecastPod {
+	switch {
 	case policy == appsv1alpha1.PodUpdateReplace:
 		return forecastPod{Way: wayReplace}
 	case policy == appsv1alpha1.PodUpdateRecreate:

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -28,9 +29,13 @@ import (
 // defaultApplier is the field manager of kubectl apply --server-side.
 const defaultApplier = "kubectl"
 
-var collaSets = appsv1alpha1.SchemeGroupVersion.WithResource("collasets")
+// plannable are the resources of which there are plans, by kind.
+var plannable = map[string]schema.GroupVersionResource{
+	appsv1alpha1.CollaSetKind:      appsv1alpha1.SchemeGroupVersion.WithResource("collasets"),
+	appsv1alpha1.PodDecorationKind: appsv1alpha1.SchemeGroupVersion.WithResource("poddecorations"),
+}
 
-// manifests reads the CollaSets of a file, "-" for standard input. Other objects are left out.
+// manifests reads the CollaSets and PodDecorations of a file, "-" for standard input. Other objects are left out.
 func (p *plugin) manifests(path, namespace string) ([]*unstructured.Unstructured, error) {
 	in := p.In
 	if path != "-" {
@@ -52,7 +57,7 @@ func (p *plugin) manifests(path, namespace string) ([]*unstructured.Unstructured
 		if err != nil {
 			return nil, fmt.Errorf("reading %s: %w", path, err)
 		}
-		if object.GetKind() != appsv1alpha1.CollaSetKind ||
+		if _, is := plannable[object.GetKind()]; !is ||
 			object.GroupVersionKind().Group != appsv1alpha1.SchemeGroupVersion.Group {
 			continue
 		}
@@ -62,13 +67,13 @@ func (p *plugin) manifests(path, namespace string) ([]*unstructured.Unstructured
 		found = append(found, object)
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("%s has no CollaSet (apiVersion %s, kind %s)", path, appsv1alpha1.SchemeGroupVersion,
-			appsv1alpha1.CollaSetKind)
+		return nil, fmt.Errorf("%s has no CollaSet and no PodDecoration (apiVersion %s)", path,
+			appsv1alpha1.SchemeGroupVersion)
 	}
 	return found, nil
 }
 
-// applied is what a CollaSet would be after kubectl apply.
+// applied is what an object would be after kubectl apply.
 type applied struct {
 	// live is nil if there is none yet.
 	live, next *unstructured.Unstructured
@@ -76,7 +81,7 @@ type applied struct {
 	gaps       []insight.Gap
 }
 
-// apply says what the manifest would make of the CollaSet. The API server is asked in a dry run; without the right to
+// apply says what the manifest would make of its object. The API server is asked in a dry run; without the right to
 // patch, the manifest is merged here, and has not been validated.
 func (s *session) apply(ctx context.Context, manifest *unstructured.Unstructured) (applied, error) {
 	warnings := &warningCollector{}
@@ -86,10 +91,10 @@ func (s *session) apply(ctx context.Context, manifest *unstructured.Unstructured
 	if err != nil {
 		return applied{}, err
 	}
-	sets := client.Resource(collaSets).Namespace(manifest.GetNamespace())
-	live, err := sets.Get(ctx, manifest.GetName(), metav1.GetOptions{})
+	objects := client.Resource(plannable[manifest.GetKind()]).Namespace(manifest.GetNamespace())
+	live, err := objects.Get(ctx, manifest.GetName(), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		next, err := sets.Create(ctx, manifest,
+		next, err := objects.Create(ctx, manifest,
 			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: fieldManager})
 		if g := refusal(err, "create", manifest); g != nil {
 			return applied{next: manifest, gaps: []insight.Gap{*g}}, nil
@@ -97,13 +102,13 @@ func (s *session) apply(ctx context.Context, manifest *unstructured.Unstructured
 		return applied{next: next, warnings: warnings.all}, err
 	}
 	if err != nil {
-		return applied{}, fmt.Errorf("reading collaset/%s in namespace %s: %w", manifest.GetName(),
-			manifest.GetNamespace(), err)
+		return applied{}, fmt.Errorf("reading %s in namespace %s: %w", shown(refOf(manifest)), manifest.GetNamespace(),
+			err)
 	}
 	a := applied{live: live}
 	original, byClient := live.GetAnnotations()[corev1.LastAppliedConfigAnnotation]
 	if applier := serverSideApplier(live); !byClient && applier != "" {
-		a.next, err = sets.Apply(ctx, manifest.GetName(), manifest,
+		a.next, err = objects.Apply(ctx, manifest.GetName(), manifest,
 			metav1.ApplyOptions{FieldManager: applier, Force: true, DryRun: []string{metav1.DryRunAll}})
 		if g := refusal(err, "patch", manifest); g == nil {
 			a.warnings = warnings.all
@@ -114,7 +119,7 @@ func (s *session) apply(ctx context.Context, manifest *unstructured.Unstructured
 	if err != nil {
 		return a, err
 	}
-	a.next, err = sets.Patch(ctx, live.GetName(), types.MergePatchType, patch,
+	a.next, err = objects.Patch(ctx, live.GetName(), types.MergePatchType, patch,
 		metav1.PatchOptions{FieldManager: fieldManager, DryRun: []string{metav1.DryRunAll}})
 	if g := refusal(err, "patch", manifest); g != nil {
 		a.gaps = append(a.gaps, *g)
@@ -129,7 +134,7 @@ func refusal(err error, verb string, manifest *unstructured.Unstructured) *insig
 	if !apierrors.IsForbidden(err) {
 		return nil
 	}
-	return gap(err, verb, "collasets.apps.kusionstack.io", manifest.GetNamespace(),
+	return gap(err, verb, plannable[manifest.GetKind()].GroupResource().String(), manifest.GetNamespace(),
 		"what the API server makes of the manifest (defaults, validation, warnings): it was merged without asking it")
 }
 
@@ -164,9 +169,13 @@ func mergePatch(original string, manifest, live *unstructured.Unstructured) ([]b
 	}
 	patch, err := jsonmergepatch.CreateThreeWayJSONMergePatch(before, wanted, now)
 	if err != nil {
-		return nil, fmt.Errorf("comparing the manifest of collaset/%s with what is there: %w", manifest.GetName(), err)
+		return nil, fmt.Errorf("comparing the manifest of %s with what is there: %w", shown(refOf(manifest)), err)
 	}
 	return patch, nil
+}
+
+func refOf(object *unstructured.Unstructured) insight.Ref {
+	return insight.Ref{Kind: object.GetKind(), Namespace: object.GetNamespace(), Name: object.GetName()}
 }
 
 func merged(live *unstructured.Unstructured, patch []byte) (*unstructured.Unstructured, error) {

@@ -21,40 +21,49 @@ import (
 	"kusionstack.io/kuperator/internal/revision"
 )
 
-// forecasts is what plan prints.
-type forecasts struct {
-	Plans []forecast `json:"plans"`
+// outlook is what becomes of Pods: a *forecast or a *decorationForecast.
+type outlook interface {
+	subject() insight.Ref
+	write(w io.Writer)
+}
+
+// outlooks is what plan prints.
+type outlooks struct {
+	Plans []outlook `json:"plans"`
 }
 
 // difference is one of those that diff prints.
 type difference struct {
-	CollaSet insight.Ref `json:"collaSet"`
+	// CollaSet or PodDecoration is what changes.
+	CollaSet      *insight.Ref `json:"collaSet,omitempty"`
+	PodDecoration *insight.Ref `json:"podDecoration,omitempty"`
 	// Diff is a unified diff of the manifests, empty if nothing changes.
-	Diff string   `json:"diff"`
-	Plan forecast `json:"plan"`
+	Diff string  `json:"diff"`
+	Plan outlook `json:"plan"`
 }
 
 func (p *plugin) planCommand() *cobra.Command {
 	file := ""
 	cmd := &cobra.Command{
-		Use: "plan (-f FILE | collaset/NAME)", GroupID: groupLook,
+		Use: "plan (-f FILE | collaset/NAME | poddecoration/NAME)", GroupID: groupLook,
 		Short: "Show what a changed manifest does to the Pods: in place or re-created, in which order",
-		Long: `Show what a changed manifest does to the Pods of its CollaSets: which are updated in place and which are
-re-created, which fields require that, which Pods the partition or label selects, in which order their updates begin,
-and which rules limit how many at a time.
+		Long: `Show what a changed manifest does to the Pods of its CollaSets and PodDecorations: which are updated in place
+and which are re-created, which fields require that, which Pods the partition or label selects, in which order their
+updates begin, and which rules limit how many at a time.
 
-Nothing is changed: the manifest is sent to the API server as a dry run. With the name of a CollaSet, the plan is that
-of the current rollout. The order is computed by the code of collaset-controller from the current Pods.`,
-		Example: "  kubectl kuperator plan -f web.yaml\n  kubectl kuperator plan collaset/web",
-		Args:    cobra.MaximumNArgs(2), ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
+Nothing is changed: the manifest is sent to the API server as a dry run. With the name of an object, the plan is that of
+the current rollout. The order is computed by the code of the controllers from the current Pods.`,
+		Example:           "  kubectl kuperator plan -f web.yaml\n  kubectl kuperator plan collaset/web",
+		Args:              cobra.MaximumNArgs(2),
+		ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind, appsv1alpha1.PodDecorationKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, _, err := p.planned(cmd.Context(), file, args)
 			if err != nil {
 				return err
 			}
-			return p.print(forecasts{found}, func(w io.Writer) {
+			return p.print(outlooks{found}, func(w io.Writer) {
 				for _, f := range found {
-					writeForecast(w, f)
+					f.write(w)
 				}
 			})
 		},
@@ -67,8 +76,8 @@ func (p *plugin) diffCommand() *cobra.Command {
 	file := ""
 	cmd := &cobra.Command{
 		Use: "diff -f FILE", GroupID: groupLook, Short: "Show what a manifest changes, and what that does to the Pods",
-		Long: `Show what kubectl apply of a manifest would change in its CollaSets, as a unified diff, and the plan for the
-Pods.
+		Long: `Show what kubectl apply of a manifest would change in its CollaSets and PodDecorations, as a unified diff, and
+the plan for the Pods.
 
 The exit code is 2 if there are changes.`,
 		Example: "  kubectl kuperator diff -f web.yaml",
@@ -88,13 +97,17 @@ The exit code is 2 if there are changes.`,
 				if err != nil {
 					return err
 				}
-				differences[i] = difference{found[i].CollaSet, text, found[i]}
+				differences[i] = difference{Diff: text, Plan: found[i]}
+				ref := found[i].subject()
+				if differences[i].CollaSet = &ref; ref.Kind == appsv1alpha1.PodDecorationKind {
+					differences[i].CollaSet, differences[i].PodDecoration = nil, &ref
+				}
 				differs = differs || text != ""
 			}
 			err = p.print(map[string]any{"diffs": differences}, func(w io.Writer) {
 				for _, d := range differences {
 					fmt.Fprint(w, d.Diff)
-					writeForecast(w, d.Plan)
+					d.Plan.write(w)
 				}
 			})
 			if err == nil && differs {
@@ -107,11 +120,12 @@ The exit code is 2 if there are changes.`,
 	return cmd
 }
 
-// planned makes the plans of a file, or of one CollaSet as it is.
-func (p *plugin) planned(ctx context.Context, file string, args []string) ([]forecast, []applied, error) {
+// planned makes the plans of a file, or of one object as it is.
+func (p *plugin) planned(ctx context.Context, file string, args []string) ([]outlook, []applied, error) {
 	if (file == "") == (len(args) == 0) {
 		return nil, nil, errors.New(
-			"say what: -f FILE with a changed manifest, or the name of a CollaSet for the rollout that is under way")
+			"say what: -f FILE with a changed manifest, or the name of a CollaSet or PodDecoration for the rollout that is " +
+				"under way")
 	}
 	if err := p.checkOutput(); err != nil {
 		return nil, nil, err
@@ -122,11 +136,11 @@ func (p *plugin) planned(ctx context.Context, file string, args []string) ([]for
 	}
 	var changes []applied
 	if file == "" {
-		ref, err := target(args, appsv1alpha1.CollaSetKind, appsv1alpha1.CollaSetKind)
+		ref, err := target(args, appsv1alpha1.CollaSetKind, appsv1alpha1.CollaSetKind, appsv1alpha1.PodDecorationKind)
 		if err != nil {
 			return nil, nil, err
 		}
-		change, err := s.asItIs(ctx, ref.Name)
+		change, err := s.asItIs(ctx, ref)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -144,33 +158,38 @@ func (p *plugin) planned(ctx context.Context, file string, args []string) ([]for
 			changes = append(changes, change)
 		}
 	}
-	var found []forecast
+	var found []outlook
 	for _, change := range changes {
-		f, err := s.forecast(ctx, change)
+		var o outlook
+		if change.next.GetKind() == appsv1alpha1.PodDecorationKind {
+			o, err = s.forecastDecoration(ctx, change)
+		} else {
+			o, err = s.forecast(ctx, change)
+		}
 		if err != nil {
 			return nil, nil, err
 		}
-		found = append(found, f)
+		found = append(found, o)
 	}
 	return found, changes, nil
 }
 
 // asItIs is a change that changes nothing.
-func (s *session) asItIs(ctx context.Context, name string) (applied, error) {
-	live, err := s.dynamic.Resource(collaSets).Namespace(s.namespace).Get(ctx, name, metav1.GetOptions{})
+func (s *session) asItIs(ctx context.Context, ref insight.Ref) (applied, error) {
+	live, err := s.dynamic.Resource(plannable[ref.Kind]).Namespace(s.namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 	if err != nil {
-		return applied{}, fmt.Errorf("reading collaset/%s in namespace %s: %w", name, s.namespace, err)
+		return applied{}, fmt.Errorf("reading %s in namespace %s: %w", shown(ref), s.namespace, err)
 	}
 	return applied{live: live, next: live}, nil
 }
 
 // forecast says what becomes of the Pods.
-func (s *session) forecast(ctx context.Context, a applied) (forecast, error) {
+func (s *session) forecast(ctx context.Context, a applied) (*forecast, error) {
 	set, before := &appsv1alpha1.CollaSet{}, &appsv1alpha1.CollaSet{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(a.next.Object, set); err != nil {
-		return forecast{}, fmt.Errorf("reading the manifest of collaset/%s: %w", a.next.GetName(), err)
+		return nil, fmt.Errorf("reading the manifest of collaset/%s: %w", a.next.GetName(), err)
 	}
-	f := forecast{
+	f := &forecast{
 		CollaSet:   insight.Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: set.Namespace, Name: set.Name},
 		ReplicasTo: ptr.Deref(set.Spec.Replicas, 0), New: a.live == nil, Paused: set.Spec.Paused,
 		Policy:   string(set.Spec.UpdateStrategy.PodUpdatePolicy),
@@ -232,52 +251,45 @@ func dataOf(
 	return revision.Parse(rendered)
 }
 
-func writeForecast(w io.Writer, f forecast) {
+func (f *forecast) subject() insight.Ref { return f.CollaSet }
+
+func (f *forecast) write(w io.Writer) {
 	fmt.Fprintf(w, "CollaSet %s/%s\n", f.CollaSet.Namespace, f.CollaSet.Name)
 	if f.New {
 		fmt.Fprintf(w, "  is new: %s\n", plural(int(f.ReplicasTo), "Pod"))
-		writeNotes(w, f)
+		f.writeNotes(w)
 		return
 	}
 	if f.ReplicasFrom != f.ReplicasTo {
 		fmt.Fprintf(w, "  replicas %d -> %d\n", f.ReplicasFrom, f.ReplicasTo)
 	}
-	var counts []string
-	for _, c := range []struct {
-		way  way
-		text string
-	}{
-		{wayInPlace, "changed in place"}, {wayRecreate, "created anew"}, {wayReplace, "replaced by new ones"},
-		{wayRefused, "not updated (InPlaceOnly)"},
-		{wayHeld, "kept as they are"}, {wayThere, "there already"}, {wayScaledIn, "removed"},
-	} {
-		if n := f.Ways[c.way]; n > 0 {
-			counts = append(counts, fmt.Sprintf("%d %s", n, c.text))
-		}
-	}
 	if !f.TemplateChanges {
 		fmt.Fprintln(w, "  the template stays as it is")
 	}
-	if len(counts) > 0 {
-		fmt.Fprintf(w, "  Pods: %s\n", strings.Join(counts, ", "))
+	if texts := waysText(f.Ways); texts != "" {
+		fmt.Fprintf(w, "  Pods: %s\n", texts)
 	}
 	for _, field := range f.Fields {
 		fmt.Fprintf(w, "  because of %s\n", field)
 	}
 	fmt.Fprintf(w, "  %s; chosen: %s\n", f.Policy, f.Strategy)
-	writeOrder(w, f)
-	for _, b := range f.Budgets {
+	writeOrder(w, f.Pods)
+	writeBudgets(w, f.Budgets)
+	f.writeNotes(w)
+}
+
+func writeBudgets(w io.Writer, budgets []insight.Budget) {
+	for _, b := range budgets {
 		fmt.Fprintf(w, "  rule %s: %s (%d desired, %d available, %d granted)\n", b.Name, strings.Join(b.Bounds, "; "),
 			b.Desired, b.Available, b.Granted)
 	}
-	writeNotes(w, f)
 }
 
 // maxOrdered is how many Pods the text names.
 const maxOrdered = 20
 
-func writeOrder(w io.Writer, f forecast) {
-	begun := slices.DeleteFunc(slices.Clone(f.Pods), func(p forecastPod) bool { return p.Order == 0 })
+func writeOrder(w io.Writer, pods []forecastPod) {
+	begun := slices.DeleteFunc(slices.Clone(pods), func(p forecastPod) bool { return p.Order == 0 })
 	for i, p := range begun {
 		if i == maxOrdered {
 			fmt.Fprintf(w, "      and %d more (-o json lists all)\n", len(begun)-maxOrdered)
@@ -287,14 +299,18 @@ func writeOrder(w io.Writer, f forecast) {
 	}
 }
 
-func writeNotes(w io.Writer, f forecast) {
+func (f *forecast) writeNotes(w io.Writer) {
 	if f.Paused {
 		fmt.Fprintln(w, "  it is paused: nothing of this begins before it is resumed")
 	}
-	for _, warning := range f.Warnings {
+	writeNotes(w, f.Warnings, f.Gaps)
+}
+
+func writeNotes(w io.Writer, warnings []string, gaps []insight.Gap) {
+	for _, warning := range warnings {
 		fmt.Fprintf(w, "  warning: %s\n", warning)
 	}
-	writeGaps(w, f.Gaps)
+	writeGaps(w, gaps)
 }
 
 // unified is a diff of what people write of the two objects.

@@ -59,6 +59,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		"collasets":          {"apps.kusionstack.io/v1alpha1", "CollaSetList"},
 		"podtransitionrules": {"apps.kusionstack.io/v1alpha1", "PodTransitionRuleList"},
 		"operationjobs":      {"apps.kusionstack.io/v1alpha1", "OperationJobList"},
+		"poddecorations":     {"apps.kusionstack.io/v1alpha1", "PodDecorationList"},
 		"leases":             {"coordination.k8s.io/v1", "LeaseList"}, "namespaces": {"v1", "NamespaceList"},
 		"nodes":  {"v1", "NodeList"},
 		"events": {"v1", "EventList"},
@@ -119,23 +120,27 @@ func TestRequestsDoNotGrowWithPods(t *testing.T) {
 	}
 	require.Equal(t, 10_000, total)
 	require.Equal(t, map[string]int{"pods": 10_000 / pageSize, "collasets": 1, "podtransitionrules": 1, "operationjobs": 1,
-		"namespace": 2,
-		"leases":    1, "nodes": 1}, s.asked)
+		"poddecorations": 1,
+		"namespace":      2,
+		"leases":         1, "nodes": 1}, s.asked)
 
 	s.asks(t, "status", "-A")
 	require.Equal(t, map[string]int{"pods": 10_000 / pageSize, "collasets": 1, "podtransitionrules": 1, "operationjobs": 1,
-		"namespaces": 1,
-		"leases":     1, "nodes": 1}, s.asked)
+		"poddecorations": 1,
+		"namespaces":     1,
+		"leases":         1, "nodes": 1}, s.asked)
 
 	s.asks(t, "why", "pod/web-7")
 	require.Equal(t, map[string]int{"pods": 10_000 / pageSize, "collasets": 1, "podtransitionrules": 1, "operationjobs": 1,
-		"namespace": 2,
-		"leases":    1, "nodes": 1, "events": 1}, s.asked)
+		"poddecorations": 1,
+		"namespace":      2,
+		"leases":         1, "nodes": 1, "events": 1}, s.asked)
 
 	few := &server{pods: 10, nodes: 2, date: time.Now()}
 	few.asks(t, "status")
 	require.Equal(t, map[string]int{"pods": 1, "collasets": 1, "podtransitionrules": 1, "operationjobs": 1,
-		"namespace": 2, "leases": 1,
+		"poddecorations": 1,
+		"namespace":      2, "leases": 1,
 		"node": 2}, few.asked, "a few nodes are read one by one")
 }
 
@@ -149,7 +154,8 @@ func TestTextIsBounded(t *testing.T) {
 // TestWhatMayNotBeReadIsSaid, and the rest is shown.
 func TestWhatMayNotBeReadIsSaid(t *testing.T) {
 	s := &server{pods: 3, nodes: 1, date: time.Now(),
-		forbidden: []string{"leases", "nodes", "collasets", "podtransitionrules", "operationjobs", "/namespaces/kuperator-system"}}
+		forbidden: []string{"leases", "nodes", "collasets", "podtransitionrules", "operationjobs",
+			"poddecorations", "/namespaces/kuperator-system"}}
 	out := s.asks(t, "status", "-o", "json")
 	var fleet insight.Fleet
 	require.NoError(t, json.Unmarshal([]byte(out), &fleet))
@@ -163,6 +169,7 @@ func TestWhatMayNotBeReadIsSaid(t *testing.T) {
 		"list collasets.apps.kusionstack.io in namespace shop",
 		"list podtransitionrules.apps.kusionstack.io in namespace shop",
 		"list operationjobs.apps.kusionstack.io in namespace shop",
+		"list poddecorations.apps.kusionstack.io in namespace shop",
 		"get namespaces/kuperator-system in the cluster", "list leases.coordination.k8s.io in namespace kuperator-system",
 		"get nodes in the cluster",
 	}, missing)

@@ -38,17 +38,21 @@ func (p *plugin) statusCommand() *cobra.Command {
 
 All workloads with Pods under the lifecycle (label kusionstack.io/control=true) are shown, CollaSets and others. Below
 each are its Pods that are not in service or have an operation, with the operation, its phase, its start, and what it
-waits for. OperationJobs are shown that run or have ended within ten minutes.`,
+waits for. OperationJobs are shown that run or have ended within ten minutes, and PodDecorations that wait for
+something.`,
 		Example: `  # What is under way in this namespace
   kubectl kuperator status
   # One workload, live
   kubectl kuperator status collaset/web --watch
   # A job, live
   kubectl kuperator status operationjob/restart-web-x7k2p --watch
+  # A PodDecoration
+  kubectl kuperator status poddecoration/proxy
   # All namespaces, for a program
   kubectl kuperator status -A -o json`,
-		Args:              cobra.MaximumNArgs(2),
-		ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind, appsv1alpha1.OperationJobKind),
+		Args: cobra.MaximumNArgs(2),
+		ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind, appsv1alpha1.OperationJobKind,
+			appsv1alpha1.PodDecorationKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.read(args); err != nil {
 				return err
@@ -78,7 +82,7 @@ func (o *statusOptions) read(args []string) error {
 		return fmt.Errorf("%s is in one namespace: give that with -n instead of -A", strings.Join(args, "/"))
 	}
 	ref, err := target(args, appsv1alpha1.CollaSetKind, appsv1alpha1.CollaSetKind, appsv1alpha1.OperationJobKind,
-		"Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job", "Pod")
+		appsv1alpha1.PodDecorationKind, "Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job", "Pod")
 	o.only = &ref
 	return err
 }
@@ -109,13 +113,23 @@ func (p *plugin) status(ctx context.Context, o statusOptions) error {
 	return p.print(fleet, func(w io.Writer) { writeFleet(w, fleet, o) })
 }
 
-// pick keeps the workload or job that was asked for.
+// pick keeps the object that was asked for.
 func (o *statusOptions) pick(fleet insight.Fleet) (insight.Fleet, error) {
-	switch {
-	case o.only == nil:
+	if o.only == nil {
 		return fleet, nil
-	case o.only.Kind == appsv1alpha1.OperationJobKind:
-		fleet.Jobs = slices.DeleteFunc(fleet.Jobs, func(j insight.Job) bool { return j.Name != o.only.Name })
+	}
+	jobs, decorations := fleet.Jobs, fleet.Decorations
+	fleet.Jobs, fleet.Decorations = nil, nil
+	switch o.only.Kind {
+	case appsv1alpha1.PodDecorationKind:
+		fleet.Decorations = slices.DeleteFunc(decorations, func(d insight.Decoration) bool { return d.Name != o.only.Name })
+		fleet.Workloads = []insight.Workload{}
+		if len(fleet.Decorations) == 0 {
+			return fleet, missing(fleet.Gaps, *o.only, decorationsResource, "")
+		}
+		return fleet, nil
+	case appsv1alpha1.OperationJobKind:
+		fleet.Jobs = slices.DeleteFunc(jobs, func(j insight.Job) bool { return j.Name != o.only.Name })
 		fleet.Workloads = []insight.Workload{}
 		if len(fleet.Jobs) == 0 {
 			return fleet, fmt.Errorf("no OperationJob %s runs in this namespace or has ended just now; "+
@@ -123,7 +137,6 @@ func (o *statusOptions) pick(fleet insight.Fleet) (insight.Fleet, error) {
 		}
 		return fleet, nil
 	}
-	fleet.Jobs = nil
 	fleet.Workloads = slices.DeleteFunc(fleet.Workloads,
 		func(w insight.Workload) bool { return w.Kind != o.only.Kind || w.Name != o.only.Name })
 	if len(fleet.Workloads) == 0 {
@@ -157,7 +170,12 @@ func writeFleet(w io.Writer, f insight.Fleet, o statusOptions) {
 	for i := range f.Jobs {
 		writeJob(w, &f.Jobs[i], f)
 	}
-	if len(f.Workloads) == 0 && (o.only == nil || o.only.Kind != appsv1alpha1.OperationJobKind) {
+	for i := range f.Decorations {
+		if d := &f.Decorations[i]; o.only != nil || len(d.Reasons) > 0 {
+			writeDecoration(w, d, f)
+		}
+	}
+	if len(f.Workloads) == 0 && o.only == nil {
 		fmt.Fprintln(w, "no workload has Pods under the lifecycle (label "+managedPods+")")
 	}
 	for i := range f.Workloads {
@@ -191,6 +209,16 @@ func writeJob(w io.Writer, j *insight.Job, f insight.Fleet) {
 		joined(j.Namespace+"/"+j.Name, j.Action, j.Progress, bar(j)+" "+j.Done()+underWay, at))
 	for _, r := range j.Reasons[:min(len(j.Reasons), 1)] {
 		fmt.Fprintf(w, "   %s\n", line(r, f))
+	}
+}
+
+// writeDecoration is a PodDecoration and the first thing that it waits for.
+func writeDecoration(w io.Writer, d *insight.Decoration, f insight.Fleet) {
+	fmt.Fprintf(w, "PodDecoration %s\n", joined(d.Namespace+"/"+d.Name, d.Progress()))
+	for _, r := range d.Reasons[:min(len(d.Reasons), 1)] {
+		if r.Message != d.Progress() {
+			fmt.Fprintf(w, "   %s\n", line(r, f))
+		}
 	}
 }
 

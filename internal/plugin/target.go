@@ -19,6 +19,8 @@ var kinds = []struct {
 		"collasets.apps.kusionstack.io"}},
 	{appsv1alpha1.OperationJobKind, []string{"operationjob", "operationjobs", "opj",
 		"operationjob.apps.kusionstack.io", "operationjobs.apps.kusionstack.io"}},
+	{appsv1alpha1.PodDecorationKind, []string{"poddecoration", "poddecorations", "pd",
+		"poddecoration.apps.kusionstack.io", "poddecorations.apps.kusionstack.io"}},
 	{"Deployment", []string{"deployment", "deployments", "deploy", "deployment.apps", "deployments.apps"}},
 	{"StatefulSet", []string{"statefulset", "statefulsets", "sts", "statefulset.apps", "statefulsets.apps"}},
 	{"ReplicaSet", []string{"replicaset", "replicasets", "rs", "replicaset.apps", "replicasets.apps"}},

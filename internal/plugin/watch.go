@@ -38,8 +38,10 @@ type live struct {
 	sets      cache.Store
 	rules     cache.Store
 	jobs      cache.Store
-	leases    cache.Store
-	changed   chan struct{}
+	// decorations are the PodDecorations.
+	decorations cache.Store
+	leases      cache.Store
+	changed     chan struct{}
 }
 
 // source is one kind that is watched.
@@ -79,6 +81,12 @@ func (l *live) sources() []source {
 			}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 				return suite.OperationJobs(l.namespace).Watch(ctx, o)
 			}},
+		{&l.decorations, &appsv1alpha1.PodDecoration{},
+			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				return suite.PodDecorations(l.namespace).List(ctx, o)
+			}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				return suite.PodDecorations(l.namespace).Watch(ctx, o)
+			}},
 		{&l.leases, &coordinationv1.Lease{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return leases.List(ctx, o)
 		}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
@@ -94,6 +102,7 @@ func (l *live) readable(s source) bool {
 		case strings.HasPrefix(g.What, "collasets.") && s.store == &l.sets,
 			strings.HasPrefix(g.What, "podtransitionrules.") && s.store == &l.rules,
 			strings.HasPrefix(g.What, jobsResource) && s.store == &l.jobs,
+			strings.HasPrefix(g.What, decorationsResource) && s.store == &l.decorations,
 			strings.HasPrefix(g.What, "leases.") && s.store == &l.leases:
 			return false
 		}
@@ -148,9 +157,10 @@ func (l *live) now() insight.Facts {
 	collect(l.sets, func(set *appsv1alpha1.CollaSet) { f.CollaSets = append(f.CollaSets, *set) })
 	collect(l.rules, func(r *appsv1alpha1.PodTransitionRule) { f.Rules = append(f.Rules, *r) })
 	collect(l.jobs, func(job *appsv1alpha1.OperationJob) { f.Jobs = append(f.Jobs, *job) })
+	collect(l.decorations, func(d *appsv1alpha1.PodDecoration) { f.Decorations = append(f.Decorations, *d) })
 	collect(l.leases, func(lease *coordinationv1.Lease) { f.Leases = append(f.Leases, *lease) })
 	for _, g := range l.facts.Gaps {
-		for _, watched := range []string{"collasets.", "podtransitionrules.", jobsResource, "leases."} {
+		for _, watched := range []string{"collasets.", "podtransitionrules.", jobsResource, decorationsResource, "leases."} {
 			if strings.HasPrefix(g.What, watched) {
 				f.Gaps = append(f.Gaps, g)
 			}

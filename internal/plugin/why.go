@@ -25,16 +25,18 @@ func (p *plugin) whyCommand() *cobra.Command {
 		Use:     "why KIND/NAME",
 		GroupID: groupLook,
 		Short:   "Show what a Pod, a workload or a job waits for, since when, and what to do",
-		Long: `Show what a Pod, a workload or an OperationJob waits for, since when, and what to do.
+		Long: `Show what a Pod, a workload, an OperationJob or a PodDecoration waits for, since when, and what to do.
 
 The first reason is the blocker: what has to change first. A budget that is exhausted is shown with the Pods that use it
 and what those wait for themselves. Without a kind, NAME is a Pod.`,
 		Example: `  kubectl kuperator why pod/web-7k2xd
   kubectl kuperator why collaset/web
   kubectl kuperator why operationjob/restart-web-x7k2p
+  kubectl kuperator why poddecoration/proxy
   kubectl kuperator why deployment/guest -o json`,
-		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: p.completeNames("Pod", appsv1alpha1.CollaSetKind, appsv1alpha1.OperationJobKind),
+		Args: cobra.RangeArgs(1, 2),
+		ValidArgsFunction: p.completeNames("Pod", appsv1alpha1.CollaSetKind, appsv1alpha1.OperationJobKind,
+			appsv1alpha1.PodDecorationKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.why(cmd.Context(), args)
 		},
@@ -42,8 +44,8 @@ and what those wait for themselves. Without a kind, NAME is a Pod.`,
 }
 
 func (p *plugin) why(ctx context.Context, args []string) error {
-	ref, err := target(args, "Pod", "Pod", appsv1alpha1.CollaSetKind, appsv1alpha1.OperationJobKind, "Deployment",
-		"StatefulSet", "ReplicaSet", "DaemonSet", "Job")
+	ref, err := target(args, "Pod", "Pod", appsv1alpha1.CollaSetKind, appsv1alpha1.OperationJobKind,
+		appsv1alpha1.PodDecorationKind, "Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job")
 	if err != nil {
 		return err
 	}
@@ -72,43 +74,53 @@ func (s *session) answer(ctx context.Context, ref insight.Ref) (insight.Answer, 
 	if err != nil {
 		return insight.Answer{}, err
 	}
-	if ref.Kind == appsv1alpha1.OperationJobKind {
-		answer, found := insight.WhyJob(facts, ref.Namespace, ref.Name, events)
-		if !found {
-			return answer, noJob(&facts, ref)
-		}
-		return answer, nil
+	var answer insight.Answer
+	var found bool
+	switch ref.Kind {
+	case appsv1alpha1.OperationJobKind:
+		answer, found = insight.WhyJob(facts, ref.Namespace, ref.Name, events)
+	case appsv1alpha1.PodDecorationKind:
+		answer, found = insight.WhyDecoration(facts, ref.Namespace, ref.Name, events)
+	case "Pod":
+		answer, found = insight.WhyPod(facts, ref.Namespace, ref.Name, events)
+	default:
+		answer, found = insight.WhyWorkload(facts, ref, events)
 	}
-	if ref.Kind != "Pod" {
-		answer, found := insight.WhyWorkload(facts, ref, events)
-		if !found {
-			return answer, fmt.Errorf(
-				"%s has no Pods under the lifecycle (label %s) in namespace %s; -n chooses another, and kubectl kuperator status lists what has",
-				shown(ref), managedPods, ref.Namespace)
-		}
-		return answer, nil
-	}
-	answer, found := insight.WhyPod(facts, ref.Namespace, ref.Name, events)
 	if !found {
-		return answer, fmt.Errorf("there is no Pod %s under the lifecycle (label %s) in namespace %s%s", ref.Name,
-			managedPods, ref.Namespace, hint(facts, ref.Name))
+		return answer, notThere(&facts, ref)
 	}
 	return answer, nil
 }
 
-// noJob is the error about a job that is not among the facts.
-func noJob(facts *insight.Facts, ref insight.Ref) error {
-	for _, g := range facts.Gaps {
-		if strings.HasPrefix(g.What, jobsResource) {
+// notThere is the error about an object that is not among the facts.
+func notThere(facts *insight.Facts, ref insight.Ref) error {
+	switch ref.Kind {
+	case appsv1alpha1.OperationJobKind:
+		return missing(facts.Gaps, ref, jobsResource,
+			": it may have ended and be deleted already (spec.TTLSecondsAfterFinished)")
+	case appsv1alpha1.PodDecorationKind:
+		return missing(facts.Gaps, ref, decorationsResource, "")
+	case "Pod":
+		return fmt.Errorf("there is no Pod %s under the lifecycle (label %s) in namespace %s%s", ref.Name,
+			managedPods, ref.Namespace, hint(facts, ref.Name))
+	}
+	return fmt.Errorf(
+		"%s has no Pods under the lifecycle (label %s) in namespace %s; -n chooses another, and kubectl kuperator status lists what has",
+		shown(ref), managedPods, ref.Namespace)
+}
+
+// missing is the error about an object of a resource of which there are gaps, if it could not be read.
+func missing(gaps []insight.Gap, ref insight.Ref, resource, why string) error {
+	for _, g := range gaps {
+		if strings.HasPrefix(g.What, resource) {
 			return fmt.Errorf("reading %s: %s", shown(ref), g.Why)
 		}
 	}
-	return fmt.Errorf("there is no OperationJob %s in namespace %s: it may have ended and be deleted already "+
-		"(spec.TTLSecondsAfterFinished); -n chooses another namespace", ref.Name, ref.Namespace)
+	return fmt.Errorf("there is no %s %s in this namespace%s; -n chooses another namespace", ref.Kind, ref.Name, why)
 }
 
 // hint names the CollaSet that a Pod of that name would belong to: the Pod may not exist because it cannot be created.
-func hint(facts insight.Facts, pod string) string {
+func hint(facts *insight.Facts, pod string) string {
 	for i := range facts.CollaSets {
 		if set := facts.CollaSets[i].Name; strings.HasPrefix(pod, set+"-") {
 			return "; if it should be there, ask why its workload lacks it: kubectl kuperator why collaset/" + set

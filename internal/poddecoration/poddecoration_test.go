@@ -55,7 +55,7 @@ func TestWhatIsReadOfAPod(t *testing.T) {
 				appsv1alpha1.PodDecorationLabelPrefix + "proxy": "proxy-1", podops.ServiceAvailableLabel: "1"},
 			Annotations: map[string]string{
 				appsv1alpha1.PodDecorationRevisionsAnnotation: revisions,
-				appsv1alpha1.PodDecorationLabelsAnnotation:    `{"tier":"iron"}`,
+				appsv1alpha1.PodDecorationChangesAnnotation:   `{"labels":{"tier":"iron"}}`,
 				appsv1alpha1.PodDecorationDesiredAnnotation:   `[]`,
 				"example.com/large":                           "unread",
 			},

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -23,26 +24,10 @@ import (
 // maxChanges is how many changes one decision works out: each takes a read of a Pod.
 const maxChanges = 64
 
-// recreating are the kinds of group apps that create another Pod in the place of one that is deleted. Of others that is
-// not known, and a Job counts a deleted Pod as one that failed.
-var recreating = map[string]bool{"ReplicaSet": true, "StatefulSet": true, "DaemonSet": true}
-
 // read reads a Pod.
 func read(pod *corev1.Pod) decoplan.Pod {
-	annotations := pod.Annotations
-	p := decoplan.Pod{
-		View: podops.Read(pod), Labels: decoration.OwnLabels(pod.Labels, annotations), Created: pod.CreationTimestamp.Time,
-		Has: decoration.MarksOf(annotations), Refused: decoration.RefusedOf(annotations),
-		Desired:  decoration.MarksIn(annotations[appsv1alpha1.PodDecorationDesiredAnnotation]),
-		Managed:  pod.Labels[appsv1alpha1.ControlLabel] == appsv1alpha1.ControlValue,
-		Recorded: revision.Recorded(pod),
-	}
-	p.IsTold = p.Desired != nil
-	p.Available = p.View.Ready && (p.View.ServiceAvailable() || !p.View.Gate)
-	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
-		p.Owner = decoplan.Owner{Kind: owner.Kind, Name: owner.Name,
-			Recreates: recreating[owner.Kind] && owner.APIVersion == appsv1.SchemeGroupVersion.String()}
-	}
+	p := decoplan.PodOf(pod)
+	p.Recorded = revision.Recorded(pod)
 	if p.Recorded {
 		progress := revision.Carried(pod)
 		p.Carried, p.Missing, p.ResizeDue, p.ResizeRestarts = progress.Done, progress.Missing, progress.ResizeDue,
@@ -90,11 +75,22 @@ func (w *worked) on(pod map[string]any, can revision.Capabilities) (revision.Cha
 		}
 	}
 	text, err := decoration.Text(marks)
+	if err != nil {
+		return change, err
+	}
 	if change.Annotations == nil {
 		change.Annotations = map[string]*string{}
 	}
 	change.Annotations[appsv1alpha1.PodDecorationRevisionsAnnotation] = &text
-	return change, err
+	if next, isChanged := change.Annotations[appsv1alpha1.PodDecorationChangesAnnotation]; isChanged {
+		now := (&unstructured.Unstructured{Object: pod}).GetAnnotations()[appsv1alpha1.PodDecorationChangesAnnotation]
+		kept, err := decoration.KeepChanges(now, ptr.Deref(next, ""))
+		if err != nil {
+			return change, err
+		}
+		change.Annotations[appsv1alpha1.PodDecorationChangesAnnotation] = &kept
+	}
+	return change, nil
 }
 
 func (w *worked) difference() *decoplan.Difference {

@@ -32,6 +32,9 @@ const (
 	// one decision serves many events. The first event after that is served at once.
 	interval = 200 * time.Millisecond
 	perPod   = 100 * time.Microsecond
+	// recordedFor is how long a revision that an entry of a ResourceContext names is taken to be in use: to look again
+	// costs a list.
+	recordedFor = 10 * time.Minute
 	// lookAgain is how long to wait for a cache that is behind.
 	lookAgain = 50 * time.Millisecond
 )
@@ -64,6 +67,7 @@ func (m *memory) of(name string) *namespace {
 		m.all[name] = &namespace{
 			rendered: map[types.UID]rendered{}, parsed: map[types.UID]decoration.Decoration{},
 			forecasts: map[types.UID]forecasted{}, changes: map[changeKey]worked{}, refused: map[types.UID]refusal{},
+			recorded: map[types.UID]time.Time{},
 		}
 	}
 	return m.all[name]
@@ -93,6 +97,8 @@ type namespace struct {
 	// changes are worked out for changesFor.
 	changes    map[changeKey]worked
 	changesFor revision.Capabilities
+	// recorded are when entries of ResourceContexts were found to name unused revisions.
+	recorded map[types.UID]time.Time
 	// refused are writes to Pods that the API server does not take.
 	refused map[types.UID]refusal
 }
@@ -162,7 +168,7 @@ func (r *reconciler) decide(ctx context.Context, req ctrl.Request, v *view, ns *
 	plan := decoplan.Decide(&v.snapshot)
 	conflict, err := r.apply(ctx, v, ns, &plan)
 	if err == nil && !conflict {
-		err = r.pruneHistory(ctx, v, plan.Statuses)
+		err = r.pruneHistory(ctx, v, ns, plan.Statuses)
 	}
 	if err != nil { // backs off by itself
 		return ctrl.Result{}, err
@@ -239,6 +245,7 @@ func (r *reconciler) observe(ctx context.Context, v *view, ns *namespace) (more 
 	}
 	maps.DeleteFunc(ns.rendered, func(uid types.UID, _ rendered) bool { return !there[uid] })
 	maps.DeleteFunc(ns.forecasts, func(uid types.UID, _ forecasted) bool { return !there[uid] })
+	maps.DeleteFunc(ns.recorded, func(uid types.UID, _ time.Time) bool { return !revisions[uid] })
 	maps.DeleteFunc(ns.parsed, func(uid types.UID, _ decoration.Decoration) bool { return !revisions[uid] })
 	if more, err = r.observeChanges(ctx, v, ns, can); err != nil {
 		return false, err

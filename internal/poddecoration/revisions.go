@@ -210,7 +210,7 @@ func (r *reconciler) decorationsOf(
 // pruneHistory deletes the oldest unused revisions of decorations, beyond their limits. A revision is used if a Pod, an
 // entry of a ResourceContext or status names it.
 func (r *reconciler) pruneHistory(
-	ctx context.Context, v *view, statuses map[string]*appsv1alpha1.PodDecorationStatus,
+	ctx context.Context, v *view, ns *namespace, statuses map[string]*appsv1alpha1.PodDecorationStatus,
 ) error {
 	var used map[string]bool
 	var surplus history
@@ -222,7 +222,11 @@ func (r *reconciler) pruneHistory(
 		if used == nil {
 			used = decoplan.Used(&v.snapshot, statuses)
 		}
-		unused := slices.DeleteFunc(slices.Clone(h), func(cr *appsv1.ControllerRevision) bool { return used[cr.Name] })
+		isUsed := func(cr *appsv1.ControllerRevision) bool {
+			seen, isRecorded := ns.recorded[cr.UID]
+			return used[cr.Name] || isRecorded && r.clock.Since(seen) < recordedFor
+		}
+		unused := slices.DeleteFunc(slices.Clone(h), isUsed)
 		surplus = append(surplus, unused[:max(len(unused)-limit, 0)]...)
 	}
 	if len(surplus) == 0 {
@@ -234,6 +238,7 @@ func (r *reconciler) pruneHistory(
 	}
 	for _, cr := range surplus {
 		if recorded[cr.Name] {
+			ns.recorded[cr.UID] = r.clock.Now()
 			continue
 		}
 		err := r.client.Delete(ctx, cr.DeepCopy(), client.Preconditions{UID: &cr.UID, ResourceVersion: &cr.ResourceVersion})

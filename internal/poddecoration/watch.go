@@ -122,7 +122,7 @@ func stripPod(object any) (any, error) {
 func isRead(annotation string) bool {
 	switch annotation {
 	case appsv1alpha1.PodDecorationRevisionsAnnotation, appsv1alpha1.PodDecorationRefusedAnnotation,
-		appsv1alpha1.PodDecorationDesiredAnnotation, appsv1alpha1.PodDecorationLabelsAnnotation,
+		appsv1alpha1.PodDecorationDesiredAnnotation, appsv1alpha1.PodDecorationChangesAnnotation,
 		podops.AvailableConditionsAnnotation, podops.DeletionRefusedAnnotation, appsv1alpha1.LastPodStatusAnnotation,
 		appsv1alpha1.ToDeleteLabel + podops.AskersSuffix:
 		return true

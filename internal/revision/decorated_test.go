@@ -102,15 +102,13 @@ func sidecarOf(t *testing.T, of, template string) []decoration.Decoration {
 	return []decoration.Decoration{{Name: "sidecar", Revision: "sidecar-" + of, Weight: weight, Template: content}}
 }
 
-// TestWhatAnotherDecorationDoesNotSetTakesAnotherPod: what was there before is not known.
+// TestWhatAnotherDecorationDoesNotSetTakesAnotherPod, unless the Pod tells what was there before.
 func TestWhatAnotherDecorationDoesNotSetTakesAnotherPod(t *testing.T) {
 	for name, test := range map[string]struct {
 		from, to string
 		forcing  []string
 	}{
-		"a label": {`{"metadata":[{"patchPolicy":"Overwrite","labels":{"a":"1"}}]}`, `{}`,
-			[]string{"labels[a] of PodDecoration sidecar"}},
-		"a label that was not there": {`{"metadata":[{"labels":{"a":"1"}}]}`, `{}`, nil},
+		"a label": {`{"metadata":[{"patchPolicy":"Overwrite","labels":{"a":"1"}}]}`, `{}`, nil},
 		"a container": {`{"containers":[{"name":"logs","image":"logs:1"}]}`, `{}`,
 			[]string{"containers[logs] of PodDecoration sidecar", "spec.containers"}},
 		"an image": {`{"primaryContainers":[{"image":"mine:1"}]}`, `{}`,
@@ -145,6 +143,13 @@ func TestWhatADecorationWillDo(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, change.InPlace())
 	assert.Equal(t, map[string]string{"proxy": "p:2", "web": "web:2"}, change.Images)
+
+	merge := func(value string) []decoration.Decoration {
+		return of(`{"metadata":[{"patchPolicy":"MergePatchJson","annotations":{"j":"{\"` + value + `\":1}"}}]}`)
+	}
+	change, err = revision.Forecast(merge("a"), merge("b"), everything)
+	require.NoError(t, err)
+	assert.False(t, change.InPlace(), "a Pod may have had the annotation before")
 
 	change, err = revision.Forecast(nil, before, everything)
 	require.NoError(t, err)

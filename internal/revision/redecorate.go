@@ -40,7 +40,7 @@ func Redecorate(
 	if wasRefused && len(refused) == 0 {
 		put(&change.Annotations, appsv1alpha1.PodDecorationRefusedAnnotation, nil)
 	}
-	if dropped := decoration.Dropped(from, to); len(dropped) > 0 {
+	if dropped := decoration.Dropped(template, from, to); len(dropped) > 0 {
 		change.Forcing = slices.Concat(bounded(dropped), change.Forcing)
 	}
 	return change, refused, nil
@@ -53,7 +53,11 @@ func Forecast(from, to []decoration.Decoration, can Capabilities) (Change, error
 	for _, name := range decoration.Named(from, to) {
 		containers = append(containers, map[string]any{"name": name, "image": "app"})
 	}
-	pod := map[string]any{"metadata": map[string]any{}, "spec": map[string]any{"containers": containers}}
+	annotations := map[string]any{}
+	for _, key := range decoration.Annotated(from) {
+		annotations[key] = "{}" // what was there before is not known then
+	}
+	pod := map[string]any{"metadata": map[string]any{"annotations": annotations}, "spec": map[string]any{"containers": containers}}
 	before, _, err := decoration.Render(pod, from)
 	if err != nil {
 		return Change{}, fmt.Errorf("decorating a Pod: %w", err)

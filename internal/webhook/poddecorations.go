@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -90,6 +92,19 @@ func warnPodDecoration(spec *appsv1alpha1.PodDecorationSpec) []string {
 	if affinity := spec.Template.Affinity; affinity != nil && len(affinity.NodeSelectorTerms) > 0 {
 		warnings = append(warnings, "spec.template.affinity.nodeSelectorTerms are alternatives: a Pod that has terms of its "+
 			"own may run on more nodes with them")
+	}
+	overwritten := map[string]bool{}
+	for _, m := range spec.Template.Metadata {
+		if m != nil && m.PatchPolicy == appsv1alpha1.OverwriteMetadata {
+			for key := range m.Labels {
+				overwritten[key] = true
+			}
+		}
+	}
+	if len(overwritten) > 0 {
+		warnings = append(warnings, fmt.Sprintf("spec.template.metadata overwrites labels (%s): a workload whose selector "+
+			"asks for one of them loses its Pods and creates others without end",
+			strings.Join(slices.Sorted(maps.Keys(overwritten)), ", ")))
 	}
 	if keys := ownLabels(spec); len(keys) > 0 {
 		warnings = append(warnings, fmt.Sprintf("spec.selector asks for labels that spec.template sets (%s): Pods are selected "+

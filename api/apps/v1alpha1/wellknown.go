@@ -109,11 +109,12 @@ const (
 	// there are none.
 	PodDecorationRefusedAnnotation = "poddecoration.kusionstack.io/refused"
 
-	// PodDecorationLabelsAnnotation is what the Pod's labels were before PodDecorations set them: by these it is selected.
-	// Writers: as PodDecorationRevisionsAnnotation. Readers: poddecoration-controller and webhook-server. Format: a JSON
-	// object, null for a label that was not there.
-	// Lifetime: that of the Pod. Not in Kuperator v0.7.
-	PodDecorationLabelsAnnotation = "poddecoration.kusionstack.io/labels"
+	// PodDecorationChangesAnnotation is what PodDecorations did to the Pod that is not seen on it: what labels were
+	// before, by which the Pod is selected, and which annotations and init containers they added.
+	// Writers: as PodDecorationRevisionsAnnotation. Readers: the same. Format: JSON object {"labels", "annotations",
+	// "initContainers"}; a label that was not there is null.
+	// Lifetime: that of the Pod, or until it has no PodDecoration. Not in Kuperator v0.7.
+	PodDecorationChangesAnnotation = "poddecoration.kusionstack.io/changes"
 )
 
 // Labels on PersistentVolumeClaims, besides InstanceIDLabel, ControlLabel and OrphanedLabel.

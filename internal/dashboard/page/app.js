@@ -10,7 +10,7 @@ const meaning = {
 const shape = { Serving: "full", Waiting: "dot", Leaving: "left", Operating: "frame", Returning: "right", Starting: "plus", Down: "cross", Terminating: "bar", Ended: "corner" };
 const cardsAtOnce = 200, rowsAtOnce = 100;
 
-const fleet = { about: {}, budgets: new Map(), jobs: new Map(), workloads: new Map() };
+const fleet = { about: {}, budgets: new Map(), jobs: new Map(), decorations: new Map(), workloads: new Map() };
 const podHome = new Map(); // key of a Pod to its workload
 const $ = (id) => document.getElementById(id);
 const cards = new Map();
@@ -50,12 +50,13 @@ function workloadOf(key) {
 
 function take(change) {
   if (change.begin) {
-    fleet.budgets.clear(); fleet.jobs.clear(); fleet.workloads.clear(); podHome.clear();
+    fleet.budgets.clear(); fleet.jobs.clear(); fleet.decorations.clear(); fleet.workloads.clear(); podHome.clear();
   }
   for (const key of change.gone || []) {
     const [kind] = key.split("/", 1);
     if (kind === "budget") fleet.budgets.delete(key);
     else if (kind === "job") fleet.jobs.delete(key);
+    else if (kind === "decoration") fleet.decorations.delete(key);
     else if (kind === "workload") fleet.workloads.delete(key);
     else if (kind === "pod") {
       const w = fleet.workloads.get(podHome.get(key));
@@ -68,6 +69,7 @@ function take(change) {
     if (kind === "about") fleet.about = value;
     else if (kind === "budget") fleet.budgets.set(key, value);
     else if (kind === "job") fleet.jobs.set(key, value);
+    else if (kind === "decoration") fleet.decorations.set(key, value);
     else if (kind === "workload") {
       const w = workloadOf(key);
       w.meta = value; w.dirty = true;
@@ -114,6 +116,7 @@ function render() {
   renderWaits();
   renderBudgets();
   renderJobs();
+  renderDecorations();
   renderComponents(about.components || []);
   renderCards();
 }
@@ -197,6 +200,22 @@ function renderJobs() {
       counts.filter(Boolean).join(", "),
       ...(j.reasons || []).slice(0, 1).map(reason));
   }), ...(jobs.length > shown.length ? [el("li", { class: "quiet" }, `and ${jobs.length - shown.length} more`)] : []));
+}
+
+// Those that wait for something first.
+function renderDecorations() {
+  const all = [...fleet.decorations.values()].sort((a, b) => Boolean(b.reasons) - Boolean(a.reasons) || nameOf(a).localeCompare(nameOf(b)));
+  $("decorations-total").textContent = all.length ? all.length.toLocaleString("en") : "";
+  $("decorations-part").hidden = all.length === 0;
+  const shown = all.slice(0, 20);
+  $("decorations").replaceChildren(...shown.map((d) => {
+    const [count, what] = d.deleting ? [d.matched - d.injected, "are without it"] : [d.updated, `have ${d.updatedRevision || "its template"}`];
+    return el("li", {},
+      whyButton("PodDecoration", d.namespace, d.name), d.deleting ? " is being deleted, " : d.paused ? " paused, " : " ",
+      el("div", { class: "meter", role: "meter", "aria-label": `Pods of ${nameOf(d)} that ${what}`, "aria-valuemin": 0, "aria-valuemax": d.matched, "aria-valuenow": count }, fill(d.matched ? count / d.matched : 0)),
+      `${count.toLocaleString("en")} of ${many(d.matched, "Pod")} ${what}`, d.deleting ? "" : `, ${d.available.toLocaleString("en")} serve`,
+      ...(d.reasons || []).slice(0, 1).map(reason));
+  }), ...(all.length > shown.length ? [el("li", { class: "quiet" }, `and ${all.length - shown.length} more`)] : []));
 }
 
 function fill(part) {

@@ -59,6 +59,18 @@ type deciding struct {
 // Decide answers what is due. Its cost is O(Pods × decorations) for selectors; what it writes is about Pods that are
 // due.
 func Decide(s *Snapshot) Plan {
+	d := readAll(s)
+	d.tell()
+	d.operate()
+	for _, of := range d.decorations {
+		d.guard(of)
+		d.report(of)
+	}
+	return d.plan
+}
+
+// readAll begins a decision.
+func readAll(s *Snapshot) *decision {
 	d := &decision{Snapshot: s}
 	for i := range s.Pods {
 		if p := &s.Pods[i]; !p.View.Terminal && !p.View.Terminating {
@@ -70,13 +82,7 @@ func Decide(s *Snapshot) Plan {
 		d.decorations = append(d.decorations, read(&s.Decorations[i], d.pods))
 	}
 	slices.SortFunc(d.decorations, func(a, b *deciding) int { return strings.Compare(a.Name, b.Name) })
-	d.tell()
-	d.operate()
-	for _, of := range d.decorations {
-		d.guard(of)
-		d.report(of)
-	}
-	return d.plan
+	return d
 }
 
 // read makes of a decoration what can be acted on.
@@ -156,14 +162,27 @@ func New(decorations []Decoration, podLabels map[string]string) (marks []decorat
 	return AssignNew(rollouts, podLabels), isSelected
 }
 
-// tell tells each Pod what it is to have.
-func (d *decision) tell() {
+// Expected is what each Pod is to have, those first whose update costs least service. Pods that terminate or have ended
+// are not among them.
+func Expected(s *Snapshot) []Tell {
+	d := readAll(s)
+	var all []Tell
+	for i, marks := range d.assign() {
+		all = append(all, Tell{d.pods[i], marks})
+	}
+	slices.SortFunc(all, func(a, b Tell) int { return costOrder(a.Pod, b.Pod) })
+	return all
+}
+
+// assign works out what each Pod is to have, in the order of pods.
+func (d *decision) assign() [][]decoration.Mark {
 	by := map[string]*deciding{}
 	for _, of := range d.decorations {
 		d.rollouts = append(d.rollouts, of.rollout())
 		by[of.Name] = of
 	}
-	for i, marks := range Assign(d.rollouts, d.pods) {
+	assigned := Assign(d.rollouts, d.pods)
+	for i, marks := range assigned {
 		p := d.pods[i]
 		for _, m := range p.answered() {
 			// What cannot be decided on stays. So does what does not exist any more, but on Pods of CollaSets, which could have
@@ -179,6 +198,15 @@ func (d *decision) tell() {
 				of.assigned[i] = m.Revision
 			}
 		}
+		assigned[i] = marks
+	}
+	return assigned
+}
+
+// tell tells each Pod what it is to have.
+func (d *decision) tell() {
+	for i, marks := range d.assign() {
+		p := d.pods[i]
 		if !p.follows() || same(marks, p.wanted()) {
 			continue
 		}

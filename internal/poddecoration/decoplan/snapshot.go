@@ -5,6 +5,10 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/decoration"
@@ -67,6 +71,28 @@ type Pod struct {
 	Difference *Difference
 	// Refusal is why the API server does not take the last write to it, "" if it does. Nothing is written to it then.
 	Refusal string
+}
+
+// recreating are the kinds of group apps that create another Pod in the place of one that is deleted. Of others that is
+// not known, and a Job counts a deleted Pod as one that failed.
+var recreating = map[string]bool{"ReplicaSet": true, "StatefulSet": true, "DaemonSet": true}
+
+// PodOf reads a Pod, without what is told by a change that was made in place.
+func PodOf(pod *corev1.Pod) Pod {
+	p := Pod{
+		View: podops.Read(pod), Labels: decoration.OwnLabels(pod.Labels, pod.Annotations),
+		Created: pod.CreationTimestamp.Time,
+		Has:     decoration.MarksOf(pod.Annotations), Refused: decoration.RefusedOf(pod.Annotations),
+		Desired: decoration.MarksIn(pod.Annotations[appsv1alpha1.PodDecorationDesiredAnnotation]),
+		Managed: pod.Labels[appsv1alpha1.ControlLabel] == appsv1alpha1.ControlValue,
+	}
+	p.IsTold = p.Desired != nil
+	p.Available = p.View.Ready && (p.View.ServiceAvailable() || !p.View.Gate)
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
+		p.Owner = Owner{Kind: owner.Kind, Name: owner.Name,
+			Recreates: recreating[owner.Kind] && owner.APIVersion == appsv1.SchemeGroupVersion.String()}
+	}
+	return p
 }
 
 // Owner is the controller of a Pod.

@@ -40,7 +40,8 @@ var (
 	// lent are decisions that another component makes as well, by that component: webhook-server decorates a new Pod as
 	// poddecoration-controller would have it.
 	lent = map[string][]string{"webhook": {"poddecoration/decoplan"}}
-	// pure are further packages that do no input or output. Beside api they may import what compares revisions.
+	// pure are further packages that do no input or output. Beside api they may import what compares revisions and what
+	// reads decorations.
 	pure = []string{"insight"}
 	// effects are what a decision must not import: they, and what lies below them.
 	effects = []string{"context", "crypto/rand", "io/fs", "log", "math/rand", "net", "os", "syscall"}
@@ -83,8 +84,8 @@ func codeRule(importer, imported string, components []string) string {
 	case isAPI && importer != door && internalName(imported) != "":
 		return "api is imported by others and imports nothing internal"
 	case isPure && internalName(imported) != "" &&
-		!slices.Contains([]string{"revision", internalName(importer)}, internalName(imported)):
-		return "it imports, of internal, only revision"
+		!slices.Contains([]string{"decoration", "revision", internalName(importer)}, internalName(imported)):
+		return "it imports, of internal, only revision and decoration"
 	case isDecision && !isPure && slices.Contains(shared, internalName(imported)) &&
 		!slices.Contains(forDecisions, internalName(imported)):
 		return "a decision imports only api"

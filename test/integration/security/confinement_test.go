@@ -226,7 +226,7 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 		{"decorate a managed Pod", merge(marked, fmt.Sprintf(
 			`{"metadata":{"labels":{%q:"sidecar-1","team":"other"},"annotations":{%q:"[]",%q:"{}",%q:"{}"}}}`,
 			appsv1alpha1.PodDecorationLabelPrefix+"sidecar", appsv1alpha1.PodDecorationRevisionsAnnotation,
-			appsv1alpha1.PodDecorationLabelsAnnotation, appsv1alpha1.LastPodStatusAnnotation)), idle, []string{pd}},
+			appsv1alpha1.PodDecorationChangesAnnotation, appsv1alpha1.LastPodStatusAnnotation)), idle, []string{pd}},
 		{"run another image in a managed Pod", image(marked, "evil:1"), all, []string{pd}},
 		{"run another image in a decorated Pod", image(decorated, "evil:1"), all, []string{pd}},
 		{"say what a Pod of others is to have", merge(others, note(appsv1alpha1.PodDecorationDesiredAnnotation)), all, nil},
