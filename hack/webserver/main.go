@@ -3,6 +3,9 @@
 // request, after having worked on it for WORK (a duration, "" is none), and ends
 // at once on SIGTERM, whatever it is doing.
 //
+// "webserver proxy" hands requests on to the server of the same Pod, and is as
+// careless: a sidecar.
+//
 // "webserver pause" serves nothing and ends on SIGTERM: the process that holds a
 // Pod's namespaces.
 package main
@@ -10,18 +13,25 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 )
 
-const address = ":8080"
+// address is the server's, proxyAddress that of the proxy in front of it.
+const address, proxyAddress = ":8080", ":8081"
 
 func main() {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGTERM, syscall.SIGINT)
-	if len(os.Args) > 1 && os.Args[1] == "pause" {
+	does := ""
+	if len(os.Args) > 1 {
+		does = os.Args[1]
+	}
+	if does == "pause" {
 		<-ended
 		return
 	}
@@ -29,7 +39,14 @@ func main() {
 		<-ended
 		os.Exit(0)
 	}()
-	if err := serve(os.Getenv("VERSION"), os.Getenv("WORK")); err != nil {
+	var err error
+	if does == "proxy" {
+		to := &url.URL{Scheme: "http", Host: "127.0.0.1" + address}
+		err = http.ListenAndServe(proxyAddress, httputil.NewSingleHostReverseProxy(to)) //nolint:gosec // as below
+	} else {
+		err = serve(os.Getenv("VERSION"), os.Getenv("WORK"))
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

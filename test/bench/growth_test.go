@@ -243,6 +243,7 @@ func (a arena) watchSizes(namespace string) func() (int, string) {
 		ours := fmt.Sprintf("/apis/%s/namespaces/%s/", appsv1alpha1.SchemeGroupVersion, namespace)
 		for {
 			for _, path := range []string{ours + "podtransitionrules", ours + "collasets", ours + "resourcecontexts",
+				ours + "poddecorations",
 				"/apis/apps/v1/namespaces/" + namespace + "/controllerrevisions"} {
 				if err := look(path); err != nil && a.Context().Err() == nil {
 					a.Errorf("looking at the sizes of objects: %v", err)

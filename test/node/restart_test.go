@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -56,13 +57,17 @@ func (w *world) facts(t *testing.T) map[string]podFacts {
 	require.NoError(t, err)
 	facts := map[string]podFacts{}
 	for i := range pods {
-		status := &pods[i].Status
-		require.Len(t, status.ContainerStatuses, 1)
-		require.Len(t, status.InitContainerStatuses, 1)
-		facts[pods[i].Name] = podFacts{string(pods[i].UID), status.PodIP, status.ContainerStatuses[0].RestartCount,
-			status.InitContainerStatuses[0].RestartCount}
+		require.Len(t, pods[i].Status.ContainerStatuses, 1)
+		require.Len(t, pods[i].Status.InitContainerStatuses, 1)
+		facts[pods[i].Name] = factsOf(&pods[i])
 	}
 	return facts
+}
+
+// factsOf are those of a Pod with one container and one sidecar.
+func factsOf(pod *corev1.Pod) podFacts {
+	return podFacts{string(pod.UID), pod.Status.PodIP, pod.Status.ContainerStatuses[0].RestartCount,
+		pod.Status.InitContainerStatuses[0].RestartCount}
 }
 
 // job restarts containers of all Pods, nil for all but sidecars, in place or not at all, and waits until it has

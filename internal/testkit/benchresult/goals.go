@@ -18,7 +18,7 @@ const (
 // Goal is a bound on one figure. A goal with several figures (P3 has one for each set of rules and adapters) has
 // several entries with one ID.
 type Goal struct {
-	// ID is "P1" to "P25", or "S1" and so on for goals about service.
+	// ID is "P1" to "P26", or "S1" and so on for goals about service.
 	ID string
 	// Figure tells the goals of one ID apart.
 	Figure string
@@ -59,6 +59,7 @@ var (
 	pods1000    = map[string]float64{"pods": 1000}
 	pods4000    = map[string]float64{"pods": 4000}
 	pods5000    = map[string]float64{"pods": 5000}
+	pods10k     = map[string]float64{"pods": 10_000}
 	managed1000 = map[string]float64{"managed": 1000}
 	managed10k  = map[string]float64{"managed": 10_000}
 	others40k   = map[string]float64{"others more": 40_000}
@@ -124,6 +125,9 @@ var goals = []Goal{
 	{"P25", "out of service per Pod, restart by a job, no rule, mean", AtMost, 8, "s", pods1000},
 	{"P25", "conflicts, restart by a job", AtMost, 0.02, "conflicts/Pod", pods1000},
 	{"P25", "writes after the end of a job", AtMost, 0, "writes", pods1000},
+	{"P26", "CPU for each Pod, a label of 1,000 Pods / of 100", AtMost, 1.1, "×", pods10k},
+	{"P26", "CPU for each Pod, a label of 100 Pods among 10,000 / among 1,000", AtMost, 1.5, "×", pods10k},
+	{"P26", "largest object, PodDecorations", AtMost, 100, "KiB", pods10k},
 	{"S1", "out of service per Pod, no budget, mean", AtMost, 2, "s", pods500},
 	{"S2", "out of service per Pod, 20 % budget, mean", AtMost, 1, "s", pods500},
 	{"S3", "in place, time / bare image patches", AtMost, 4.5, "×", pods1000},

@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -91,6 +93,34 @@ func TestNewPodsAreCreatedDecorated(t *testing.T) {
 	})
 	assert.Equal(t, uids(before), uids(s.pods()), "each was created once")
 	assert.Len(t, status.Details, 5)
+
+	// Evicted as by a drain, under the same rule, each is created decorated again, where a workload does that.
+	s.drain()
+	s.serve(7)
+	after := s.pods()
+	assert.Equal(t, map[string]int{"proxy:1": 7}, proxies(after))
+	assert.Zero(t, common(uids(before), uids(after)))
+}
+
+// drain evicts all Pods, and asks again as long as one is not to go yet, as kubectl drain does.
+func (s *story) drain() {
+	s.Helper()
+	pods := s.pods()
+	s.await("the Pods to be evicted", func() error {
+		left := 0
+		for i := range pods {
+			err := s.SubResource("eviction").Create(s.Context(), &pods[i], &policyv1.Eviction{
+				DeleteOptions: &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pods[i].UID))}})
+			switch {
+			case apierrors.IsNotFound(err), apierrors.IsConflict(err): // it is another one
+			case err == nil, apierrors.IsTooManyRequests(err):
+				left++
+			default:
+				return err
+			}
+		}
+		return equal(0, left)
+	})
 }
 
 func TestADeletedDecorationIsRolledBack(t *testing.T) {

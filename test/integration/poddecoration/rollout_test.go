@@ -121,6 +121,28 @@ func TestATemplateAndADecorationAtOnce(t *testing.T) {
 	assert.Len(t, seen.count, 3, "no other Pod was ever out of service after it served")
 }
 
+// TestASidecarThatDoesNotStartIsTakenBack within the budget, and a rollout of the application goes on after that.
+func TestASidecarThatDoesNotStartIsTakenBack(t *testing.T) {
+	s := begin(t, "1")
+	s.decoration("proxy", sidecar("proxy:1"))
+	s.condition("proxy", appsv1alpha1.ReasonRolloutComplete)
+	s.collaSet("colla", 3)
+	s.deployment("deploy", 3)
+	s.serve(6)
+	before := s.pods()
+	s.decoration("proxy", `{progressDeadlineSeconds: 10, updateStrategy: {failurePolicy: Rollback}, `+
+		sidecar("proxy:non-exist")[1:])
+	status := s.condition("proxy", appsv1alpha1.ReasonRolledBack)
+	require.NotNil(t, status.Halted)
+	assert.Equal(t, status.CurrentRevision, status.Halted.RollbackTo)
+	s.await("the sidecars to be back", func() error { return equal(map[string]int{"proxy:1": 6}, proxies(s.pods())) })
+	s.serve(6)
+	assert.Equal(t, uids(before), uids(s.pods()))
+	require.NoError(t, workload.Patch(t.Context(), s.Client, s.namespace, "colla", workload.Image("app:v2")))
+	s.await("the application to be updated", func() error { return equal(3, updated(s.pods(), "app:v2", "proxy:1")) })
+	s.serve(6)
+}
+
 // updated counts the Pods with both images.
 func updated(pods []corev1.Pod, app, proxy string) (n int) {
 	for _, p := range pods {
