@@ -362,6 +362,10 @@ type PodDecorationTrial struct {
 	// Time is when that was decided.
 	Time metav1.Time `json:"time"`
 
+	// Attempts is how many Pods were deleted for that, one after the other, this one among them. 0 means 1.
+	// +optional
+	Attempts int32 `json:"attempts,omitempty"`
+
 	// PodName and PodUID are of the Pod.
 	PodName string    `json:"podName"`
 	PodUID  types.UID `json:"podUID"`

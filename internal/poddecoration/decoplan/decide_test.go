@@ -159,7 +159,7 @@ func TestWebhookServerIsAway(t *testing.T) {
 	require.NotEmpty(t, blockers)
 	assert.Equal(t, decoplan.BlockNotInjected, blockers[0].Reason)
 	_, stalled := w.condition("sidecar", appsv1alpha1.PodDecorationStalled)
-	assert.True(t, stalled)
+	assert.False(t, stalled, "it is tried again")
 
 	w.bare = false
 	w.Pods[3].View.Terminating = true // as the message asks
@@ -304,6 +304,35 @@ func TestAnythingAtRandom(t *testing.T) {
 		}
 		require.Less(t, w.Now.Sub(time.Unix(1_700_000_000, 0)), 2*time.Hour)
 	})
+}
+
+// TestWebhookServerMayComeBack: one Pod at a time shows whether it decorates new ones, less and less often, and in the
+// end none any more.
+func TestWebhookServerMayComeBack(t *testing.T) {
+	for name, test := range map[string]struct {
+		back    time.Duration
+		deleted int
+	}{"soon": {30 * time.Second, 7}, "late": {10 * time.Minute, 10}, "never": {2 * time.Hour, 5}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			w.bare, w.replicas = true, map[string]int{"ReplicaSet/web": 6}
+			require.True(t, w.run(always))
+			w.forcing["sidecar-1"] = true
+			w.decorate("sidecar", nil)
+			for begin := w.Now; w.Now.Sub(begin) < time.Hour; {
+				w.bare = w.Now.Sub(begin) < test.back
+				w.apply(decoplan.Decide(&w.Snapshot), always)
+				w.settle()
+			}
+			require.Empty(t, w.problems)
+			assert.Equal(t, test.deleted, w.deleted)
+			if test.back < time.Hour {
+				assert.Equal(t, 6, w.at("sidecar-1"))
+			} else {
+				assert.Equal(t, map[string]int32{decoplan.BlockNotInjected: 6}, w.reasons("sidecar"))
+			}
+		})
+	}
 }
 
 // TestD6ADefaultIsAppliedWhenItIsRead: what is left out means the same as what is written.

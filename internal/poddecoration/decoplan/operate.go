@@ -39,8 +39,14 @@ const (
 	BlockWaiting = "Waiting"
 )
 
-// trialPatience is how long the workload may take to create a Pod in the place of the one that was deleted.
-const trialPatience = 10 * time.Minute
+const (
+	// trialPatience is how long the workload may take to create a Pod in the place of the one that was deleted.
+	trialPatience = 10 * time.Minute
+	// maxTrials is how often one Pod is deleted for the next to have a revision, and trialAgain how long after the first
+	// the second is; that doubles. webhook-server may have been away, and be back.
+	maxTrials  = 5
+	trialAgain = time.Minute
+)
 
 // operate brings Pods to what they were told that no CollaSet owns.
 func (d *decision) operate() {
@@ -253,15 +259,9 @@ func (d *decision) passesTrial(of *deciding, p *Pod, isFirst bool) bool {
 	case trial == nil && isFirst:
 		return true
 	case trial == nil:
-		if !of.isTrialNew {
-			of.isTrialNew = true
-			of.next.Trial = &appsv1alpha1.PodDecorationTrial{Generation: of.Generation, Revision: of.target,
-				Time: stamp(d.Now), PodName: p.View.Name, PodUID: p.View.UID}
-		}
-		return false // once that is stored
+		d.try(of, p, 1) // it is deleted once that is stored
 	case newest != nil && newest.Created.After(trial.Time.Time):
-		of.refuse(p, BlockNotInjected, fmt.Sprintf("Pod %s was created later, and without revision %s: no more are deleted; see "+
-			"why webhook-server does not give it to new Pods, and then delete that one", newest.View.Name, of.target))
+		d.tryAgain(of, p, trial)
 	case d.Now.Sub(trial.Time.Time) < time.Second: // times of creation are in seconds: the next Pod is to be later
 		d.look(time.Second)
 	case isFirst:
@@ -275,6 +275,34 @@ func (d *decision) passesTrial(of *deciding, p *Pod, isFirst bool) bool {
 			"its workload for what keeps it from creating Pods", trial.PodName))
 	}
 	return false
+}
+
+// try has the Pod be the one that is deleted first, unless this decision has chosen another.
+func (d *decision) try(of *deciding, p *Pod, attempt int32) {
+	if !of.isTrialNew {
+		of.isTrialNew = true
+		of.next.Trial = &appsv1alpha1.PodDecorationTrial{Generation: of.Generation, Revision: of.target,
+			Time: stamp(d.Now), PodName: p.View.Name, PodUID: p.View.UID, Attempts: attempt}
+	}
+}
+
+// tryAgain is what follows a trial after which a Pod was created without the revision.
+func (d *decision) tryAgain(of *deciding, p *Pod, trial *appsv1alpha1.PodDecorationTrial) {
+	why := fmt.Sprintf("Pod %s was created later, and without revision %s", of.newest.View.Name, of.target)
+	attempts := max(1, trial.Attempts)
+	if attempts >= maxTrials {
+		of.refuse(p, BlockNotInjected, why+": no more are deleted; see why webhook-server does not give it to new Pods, and "+
+			"then delete that one")
+		return
+	}
+	wait := trialAgain << (attempts - 1)
+	if left := wait - d.Now.Sub(trial.Time.Time); left > 0 {
+		d.look(left)
+		of.block(p, BlockNotInjected, fmt.Sprintf("%s; webhook-server may be away: one Pod is deleted to try again after %s",
+			why, wait))
+		return
+	}
+	d.try(of, p, attempts+1)
 }
 
 // isOver reports whether a trial tells nothing: its Pod is gone, and the workload has all the Pods that it wants without

@@ -18,6 +18,8 @@ type PodDecorationTrialApplyConfiguration struct {
 	Revision *string `json:"revision,omitempty"`
 	// Time is when that was decided.
 	Time *v1.Time `json:"time,omitempty"`
+	// Attempts is how many Pods were deleted for that, one after the other, this one among them. 0 means 1.
+	Attempts *int32 `json:"attempts,omitempty"`
 	// PodName and PodUID are of the Pod.
 	PodName *string    `json:"podName,omitempty"`
 	PodUID  *types.UID `json:"podUID,omitempty"`
@@ -50,6 +52,14 @@ func (b *PodDecorationTrialApplyConfiguration) WithRevision(value string) *PodDe
 // If called multiple times, the Time field is set to the value of the last call.
 func (b *PodDecorationTrialApplyConfiguration) WithTime(value v1.Time) *PodDecorationTrialApplyConfiguration {
 	b.Time = &value
+	return b
+}
+
+// WithAttempts sets the Attempts field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Attempts field is set to the value of the last call.
+func (b *PodDecorationTrialApplyConfiguration) WithAttempts(value int32) *PodDecorationTrialApplyConfiguration {
+	b.Attempts = &value
 	return b
 }
 
