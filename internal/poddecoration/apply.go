@@ -55,6 +55,9 @@ func isOld(err error) bool {
 // observeRefusals has the decision leave Pods alone whose writes are refused, until it is time to try again. It returns
 // when that is for the first of them, 0 for none.
 func (r *reconciler) observeRefusals(v *view, ns *namespace) (again time.Duration) {
+	if len(ns.refused) == 0 {
+		return 0
+	}
 	there := map[types.UID]bool{}
 	for i := range v.snapshot.Pods {
 		p := &v.snapshot.Pods[i]

@@ -73,13 +73,12 @@ func TestASidecarIsUpdatedUnderLoad(t *testing.T) {
 	for pod, is := range w.waitProxied(t, "2", "5ms") {
 		require.NotEqual(t, now[pod].uid, is.uid, "%s is another Pod", pod)
 	}
-	l.phase("after")
 	l.end()
 
 	requests, failed := l.sums()
 	t.Logf("%d requests, %d failed\n%s", requests, failed, l.table())
 	require.Zero(t, failed, "lost requests")
-	for _, phase := range l.phases {
+	for _, phase := range l.phases[1:] { // what came before may have been too short
 		asked, _ := phase.sums()
 		require.Positive(t, asked, "requests while: %s", phase.name)
 	}

@@ -25,6 +25,9 @@ type Rollout struct {
 	// Hold is which Pods get Updated if others are held back, whatever Partition and UpdateSelector say. It does not hold
 	// up a deletion.
 	Hold Hold
+	// selected are the Pods that Selector matches, by their places, if isRead: then they are not looked for again.
+	selected []int
+	isRead   bool
 }
 
 // Hold is which Pods get Updated of a decoration that is held.
@@ -90,12 +93,7 @@ func inOrder(rollouts []Rollout) []Rollout {
 // assign returns the revision that each Pod is to have, "" for none.
 func (r *Rollout) assign(pods []*Pod) []string {
 	assigned := make([]string, len(pods))
-	var selected []int
-	for i := range pods {
-		if r.selects(pods[i].Labels) {
-			selected = append(selected, i)
-		}
-	}
+	selected := r.selectedOf(pods)
 	isFixed := func(i int) bool { return !pods[i].follows() }
 	isUpdated := r.updates(pods, slices.DeleteFunc(slices.Clone(selected), isFixed))
 	for _, i := range selected {
@@ -109,6 +107,22 @@ func (r *Rollout) assign(pods []*Pod) []string {
 		}
 	}
 	return assigned
+}
+
+// selectedOf are the Pods that are to have the decoration, by their places.
+func (r *Rollout) selectedOf(pods []*Pod) (selected []int) {
+	switch {
+	case r.Updated == "":
+		return nil
+	case r.isRead:
+		return r.selected
+	}
+	for i := range pods {
+		if r.selects(pods[i].Labels) {
+			selected = append(selected, i)
+		}
+	}
+	return selected
 }
 
 // selects reports whether a Pod with these labels is to have the decoration.

@@ -178,7 +178,9 @@ func Expected(s *Snapshot) []Tell {
 func (d *decision) assign() [][]decoration.Mark {
 	by := map[string]*deciding{}
 	for _, of := range d.decorations {
-		d.rollouts = append(d.rollouts, of.rollout())
+		rollout := of.rollout()
+		rollout.selected, rollout.isRead = of.pods, true
+		d.rollouts = append(d.rollouts, rollout)
 		by[of.Name] = of
 	}
 	assigned := Assign(d.rollouts, d.pods)
