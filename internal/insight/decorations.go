@@ -138,7 +138,7 @@ func concerns(blocker string, pod *corev1.Pod) bool {
 	return true
 }
 
-// toBegin is that an update has not begun, and nothing is known to hold it back.
+// toBegin says that the update has not begun, and nothing known holds it back.
 func toBegin(due []string) []Reason {
 	return []Reason{{Code: CodeQueued, Next: "it begins by itself",
 		Message: "its update to what PodDecoration " + strings.Join(due, ", ") + " wants has not begun; " +

@@ -343,7 +343,11 @@ func (m *decorating) workOut(pod *corev1.Pod, has, gets []decoration.Mark, isOfS
 	if err != nil {
 		return nil, err
 	}
-	return revision.Explain(before, after, m.can).Forcing, nil
+	fields := revision.Explain(before, after, m.can).Forcing
+	for i := range fields {
+		fields[i] = strings.TrimPrefix(fields[i], "template.") // as those of Pods of others are named
+	}
+	return fields, nil
 }
 
 // contentsOf are decorations by their marks. One that is not there is an error.
@@ -397,7 +401,7 @@ func (f *decorationForecast) write(w io.Writer) {
 	writeOrder(w, f.Pods)
 	writeBudgets(w, f.Budgets)
 	if f.Paused {
-		fmt.Fprintln(w, "  it is paused: no more Pods get its template before it is resumed")
+		fmt.Fprintln(w, "  it is paused: no more Pods get its template until it is resumed")
 	}
 	writeNotes(w, f.Warnings, f.Gaps)
 }
@@ -410,8 +414,8 @@ func waysText(ways map[way]int) string {
 		text string
 	}{
 		{wayInPlace, "changed in place"}, {wayRecreate, "created anew"}, {wayReplace, "replaced by new ones"},
-		{wayRefused, "not updated (InPlaceOnly)"}, {wayStays, "not updated (no controller creates them anew)"},
-		{wayKeptBack, "not updated (a new Pod gets the revision before)"},
+		{wayRefused, "not updated (InPlaceOnly)"}, {wayStays, "not updated (no controller re-creates them)"},
+		{wayKeptBack, "not updated (a new Pod would get the older revision)"},
 		{wayUnmanaged, "not updated (outside the lifecycle)"},
 		{wayHeld, "kept as they are"}, {wayThere, "there already"}, {wayScaledIn, "removed"},
 	} {

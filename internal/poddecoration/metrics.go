@@ -22,7 +22,7 @@ const (
 var (
 	decorationsMetric = metric.Metric{
 		Name: "kuperator_poddecoration_decorations", Kind: metric.Gauge, Unit: "PodDecorations",
-		Help:   "PodDecorations by how their rollouts are: Stalled waits for a user.",
+		Help:   "PodDecorations by the state of their rollout. Stalled: a user has to act.",
 		Labels: []metric.Label{{Name: "state", Values: "Complete, Progressing, Stalled"}},
 	}
 	podsMetric = metric.Metric{

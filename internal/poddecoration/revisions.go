@@ -33,7 +33,7 @@ const (
 	maxCollisions = 16
 )
 
-// errStale is that the view is of the past.
+// errStale: the cache is behind the API server.
 var errStale = errors.New("the view is old")
 
 // rendered is the data of the revision of a template.

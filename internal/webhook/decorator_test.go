@@ -163,6 +163,8 @@ func TestPodDecorationsAreChecked(t *testing.T) {
 		"labels of workloads": {warns: "overwrites labels (app, env): a workload whose selector asks for one of them loses",
 			spec: `{metadata: {name: a}, spec: {selector: {}, template: {metadata: [{patchPolicy: Overwrite,
 				labels: {env: a, app: a}}, {labels: {tier: gold}}]}}}`},
+		"a name without its policy": {warns: "primaryContainers[0].name is ignored",
+			spec: `{metadata: {name: a}, spec: {selector: {}, template: {primaryContainers: [{name: web, image: a}]}}}`},
 		"two ways to name Pods": {warns: "the partition is ignored",
 			spec: `{metadata: {name: a}, spec: {selector: {}, updateStrategy: {rollingUpdate: {partition: 1, selector: {}}}}}`},
 		"a policy without a deadline": {warns: "means no deadline", spec: `{metadata: {name: a}, spec: {selector: {},
@@ -170,7 +172,7 @@ func TestPodDecorationsAreChecked(t *testing.T) {
 		"another image": {old: sound, spec: strings.Replace(sound, "proxy:1", "proxy:2", 1),
 			warns: "3 Pods will be updated in place"},
 		"another container": {old: sound, spec: strings.Replace(sound, "name: proxy, image", "name: other, image", 1),
-			warns: "3 Pods will be created again, or stay as they are where that cannot be, because of " +
+			warns: "3 Pods will be re-created, or stay as they are if nothing re-creates them, because of " +
 				"initContainers[proxy] of PodDecoration proxy"},
 		"a partition": {old: sound, warns: "1 Pod will be updated in place",
 			spec: strings.Replace(strings.Replace(sound, "proxy:1", "proxy:2", 1), "template:",

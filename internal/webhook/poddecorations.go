@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -106,6 +107,12 @@ func warnPodDecoration(spec *appsv1alpha1.PodDecorationSpec) []string {
 			"asks for one of them loses its Pods and creates others without end",
 			strings.Join(slices.Sorted(maps.Keys(overwritten)), ", ")))
 	}
+	for i, p := range spec.Template.PrimaryContainers {
+		if p != nil && ptr.Deref(p.Name, "") != "" && p.TargetPolicy != appsv1alpha1.InjectByName {
+			warnings = append(warnings, fmt.Sprintf("spec.template.primaryContainers[%d].name is ignored: it counts with "+
+				"targetPolicy ByName only", i))
+		}
+	}
 	if keys := ownLabels(spec); len(keys) > 0 {
 		warnings = append(warnings, fmt.Sprintf("spec.selector asks for labels that spec.template sets (%s): Pods are selected "+
 			"by the labels that they have from their workload", strings.Join(keys, ", ")))
@@ -161,7 +168,7 @@ func (f *forecaster) forecastDecoration(
 	case change.InPlace():
 		return []string{pods + " will be updated in place"}
 	}
-	return []string{listed(pods+" will be created again, or stay as they are where that cannot be, because of ",
+	return []string{listed(pods+" will be re-created, or stay as they are if nothing re-creates them, because of ",
 		change.Forcing)}
 }
 

@@ -326,7 +326,7 @@ type PodDecorationStatus struct {
 	Halted *HaltedRollout `json:"halted,omitempty"`
 
 	// Trial is the Pod that was deleted first so that a Pod with a revision takes its place. Others follow when that one
-	// has the revision. Nil means none. Not in Kuperator v0.7, as the fields around it.
+	// has the revision. Nil means none. Not in Kuperator v0.7.
 	// +optional
 	Trial *PodDecorationTrial `json:"trial,omitempty"`
 
@@ -355,7 +355,7 @@ type PodDecorationTrial struct {
 	// +optional
 	Generation int64 `json:"generation,omitempty"`
 
-	// Revision is the revision.
+	// Revision is the one that the next Pod should have.
 	// +optional
 	Revision string `json:"revision,omitempty"`
 

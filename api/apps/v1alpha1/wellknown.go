@@ -64,8 +64,7 @@ const (
 
 	// PodDecorationLabelPrefix, followed by the name of a PodDecoration, is the revision of it that is applied to the
 	// Pod.
-	// Writer: collaset-controller when it creates or updates the Pod. Format: revision name. Lifetime: that of the Pod's
-	// revision.
+	// Writers and lifetime: as PodDecorationRevisionsAnnotation. Format: revision name.
 	PodDecorationLabelPrefix = "poddecoration.kusionstack.io/pd-"
 )
 

@@ -13,16 +13,16 @@ import (
 type Rollout struct {
 	Name   string
 	Weight int32
-	// Selector is of the Pods that are to have it; nil for none.
+	// Selector selects the Pods that are to have it; nil selects none.
 	Selector labels.Selector
 	// Updated is the revision of its template, "" if the decoration is being deleted. Current is the one that Pods keep
 	// that are not to have Updated yet, "" if there is none.
 	Updated, Current string
-	// Partition is how many Pods keep what they have; nil for none. UpdateSelector is of the Pods that get Updated, and
-	// then Partition does not count; nil if it is not set. Neither holds up a deletion.
+	// Partition is how many Pods keep what they have; nil for none. UpdateSelector selects those that get Updated, and
+	// Partition is ignored then; nil if it is not set. Neither holds up a deletion, nor the way back to Current.
 	Partition      *int32
 	UpdateSelector labels.Selector
-	// Hold is which Pods get Updated if others are held back, whatever Partition and UpdateSelector say. It does not hold
+	// Hold says which Pods still get Updated while a rollout is held, whatever Partition and UpdateSelector say. It does not hold
 	// up a deletion.
 	Hold Hold
 	// selected are the Pods that Selector matches, by their places, if isRead: then they are not looked for again.
@@ -137,6 +137,8 @@ func (r *Rollout) updates(pods []*Pod, selected []int) func(pod int) bool {
 		return func(i int) bool { return revisionIn(pods[i].wanted(), r.Name) == r.Updated }
 	case r.Hold == HoldMade:
 		return func(i int) bool { return revisionIn(pods[i].answered(), r.Name) == r.Updated }
+	case r.Updated == r.Current: // the template went back, so those that had another one first go back, too
+		return func(int) bool { return true }
 	case r.UpdateSelector != nil:
 		return func(i int) bool { return r.UpdateSelector.Matches(labels.Set(pods[i].Labels)) }
 	case r.Partition == nil:

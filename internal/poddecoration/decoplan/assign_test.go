@@ -96,6 +96,10 @@ func TestAssign(t *testing.T) {
 			},
 			pods("v1", "v1", "v0"), "v1 v2 v0",
 		},
+		"a canary is given up, whatever the partition": {
+			func(d *decoplan.Rollout, _ []*decoplan.Pod) { d.Partition, d.Updated = ptr.To[int32](3), "v1" },
+			pods("v1", "v2", "v1", ""), "v1 v1 v1 v1",
+		},
 		"paused, those that were told get it": {
 			func(d *decoplan.Rollout, _ []*decoplan.Pod) { d.Hold = decoplan.HoldTold }, pods("v1>v2", "v1", "v2"),
 			"v2 v1 v2",

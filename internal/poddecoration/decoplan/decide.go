@@ -19,7 +19,7 @@ import (
 // is under way is always moved on.
 const maxWrites = 64
 
-// decision is one decision.
+// decision is the state of one call of Decide.
 type decision struct {
 	*Snapshot
 	decorations []*deciding
@@ -267,7 +267,7 @@ func (r *deciding) block(p *Pod, reason, why string) {
 	b.Count++
 }
 
-// look has the next decision come no later than that.
+// look asks for the next decision after at most this time.
 func (d *decision) look(in time.Duration) {
 	if in > 0 && (d.plan.NextLook == 0 || in < d.plan.NextLook) {
 		d.plan.NextLook = in

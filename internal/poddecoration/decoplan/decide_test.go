@@ -335,6 +335,21 @@ func TestWebhookServerMayComeBack(t *testing.T) {
 	}
 }
 
+// TestTheFirstMayWaitForARule as long as any other: that tells nothing of the Pod in its place.
+func TestTheFirstMayWaitForARule(t *testing.T) {
+	w := started(t)
+	w.held, w.forcing["sidecar-1"] = true, true
+	w.decorate("sidecar", nil)
+	for range 500 { // 1,000 s
+		w.apply(decoplan.Decide(&w.Snapshot), always)
+		w.settle()
+	}
+	assert.NotContains(t, w.reasons("sidecar"), decoplan.BlockNotInjected)
+	w.held = false
+	require.True(t, w.run(always))
+	assert.Equal(t, 10, w.at("sidecar-1"))
+}
+
 // TestD6ADefaultIsAppliedWhenItIsRead: what is left out means the same as what is written.
 func TestD6ADefaultIsAppliedWhenItIsRead(t *testing.T) {
 	rollout := func(change func(*appsv1alpha1.PodDecorationSpec)) ([]string, appsv1alpha1.PodDecorationStatus) {

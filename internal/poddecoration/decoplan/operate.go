@@ -1,6 +1,7 @@
 package decoplan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -48,7 +49,7 @@ const (
 	trialAgain = time.Minute
 )
 
-// operate brings Pods to what they were told that no CollaSet owns.
+// operate brings Pods that no CollaSet owns to what they were told to have.
 func (d *decision) operate() {
 	told := map[*Pod]bool{}
 	for _, t := range d.plan.Tells {
@@ -75,9 +76,9 @@ func (d *decision) unmanaged(i int) {
 	p := d.pods[i]
 	for _, of := range d.decorations {
 		if of.isInScope(i) && revisionIn(p.answered(), of.Name) != of.target {
-			of.block(p, BlockNotManaged, fmt.Sprintf("takes no part in the lifecycle, so only another Pod gets it: restart its "+
-				"workload, and label its template %s=%s to have this done gracefully", appsv1alpha1.ControlLabel,
-				appsv1alpha1.ControlValue))
+			of.block(p, BlockNotManaged, fmt.Sprintf("takes no part in the lifecycle, so only a new Pod gets it: label its "+
+				"workload's template %s=%s, or label the namespace %s=true and restart the workload",
+				appsv1alpha1.ControlLabel, appsv1alpha1.ControlValue, appsv1alpha1.DecorateAllPodsLabel))
 		}
 	}
 }
@@ -101,7 +102,7 @@ func (d *decision) follow(p *Pod) (begin bool) {
 	case isUpdating && isInPlace:
 		d.changeWhenAllowed(p)
 	case p.Infeasible && isUpdating && !p.Owner.Recreates: // it serves again as it is
-		d.refuse(p, BlockNoWorkload, "cannot get its resources where it is, and no controller creates it again: "+p.Missing)
+		d.refuse(p, BlockNoWorkload, "cannot get its resources where it is, and no controller re-creates it: "+p.Missing)
 		d.plan.Finishes = append(d.plan.Finishes, p)
 	case p.Infeasible:
 		return true
@@ -196,7 +197,7 @@ func (d *decision) mayRecreate(p *Pod, difference *Difference) bool {
 		why = "its resources: " + p.Missing
 	}
 	if !p.Owner.Recreates {
-		d.refuse(p, BlockNoWorkload, fmt.Sprintf("would have to be created again for %s, and no controller does that: delete "+
+		d.refuse(p, BlockNoWorkload, fmt.Sprintf("would have to be re-created for %s, and no controller does that: delete "+
 			"it yourself", why))
 		return false
 	}
@@ -213,9 +214,9 @@ func (d *decision) mayRecreate(p *Pod, difference *Difference) bool {
 				"running Pod cannot take over: %s", of.Name, why))
 			return false
 		case gets != revisionIn(p.wanted(), of.Name):
-			d.refuse(p, BlockKeptBack, fmt.Sprintf("would have to be created again for %s, and new Pods get %q of PodDecoration "+
-				"%s while a partition or a pause keeps Pods back: name Pods with rollingUpdate.selector, or let all have it",
-				why, gets, of.Name))
+			d.refuse(p, BlockKeptBack, fmt.Sprintf("would have to be re-created for %s, but a new Pod would get %s of "+
+				"PodDecoration %s because of its partition or pause: choose Pods with rollingUpdate.selector, or end it",
+				why, cmp.Or(gets, "no revision"), of.Name))
 			return false
 		}
 	}
@@ -266,7 +267,7 @@ func (d *decision) passesTrial(of *deciding, p *Pod, isFirst bool) bool {
 		d.look(time.Second)
 	case isFirst:
 		return true
-	case d.Now.Sub(trial.Time.Time) < trialPatience:
+	case d.isThere(trial), d.Now.Sub(trial.Time.Time) < trialPatience:
 		d.look(trialPatience - d.Now.Sub(trial.Time.Time))
 		of.block(p, BlockWaiting, fmt.Sprintf("Pod %s is deleted first, and the others when the one after it has revision %s",
 			trial.PodName, of.target))
@@ -275,6 +276,11 @@ func (d *decision) passesTrial(of *deciding, p *Pod, isFirst bool) bool {
 			"its workload for what keeps it from creating Pods", trial.PodName))
 	}
 	return false
+}
+
+// isThere reports whether the Pod that is deleted first is still there: it may wait for a rule as long as any other.
+func (d *decision) isThere(trial *appsv1alpha1.PodDecorationTrial) bool {
+	return slices.ContainsFunc(d.pods, func(p *Pod) bool { return p.View.UID == trial.PodUID })
 }
 
 // try has the Pod be the one that is deleted first, unless this decision has chosen another.

@@ -185,7 +185,7 @@ func (d *decision) conditions(of *deciding, p progress) {
 		ready, reconciling, reason = true, false, appsv1alpha1.ReasonRolloutComplete
 	case p.exceeded:
 		reason, progressing = appsv1alpha1.ReasonProgressDeadlineExceeded, false
-		message += "; nothing got better within spec.progressDeadlineSeconds"
+		message += "; no progress within spec.progressDeadlineSeconds"
 	case of.Spec.UpdateStrategy.Paused:
 		reconciling, reason, progressing = false, appsv1alpha1.ReasonPaused, false
 	case p.waiting == 0:

@@ -33,6 +33,8 @@ type world struct {
 	forcing, broken map[string]bool
 	// bare is whether new Pods get no decorations: webhook-server is away.
 	bare bool
+	// held is whether a rule lets no Pod be deleted.
+	held bool
 	// full is whether no Pod is created: a quota, or an admission webhook, does not let it.
 	full bool
 	// deleted counts Pods that were deleted on request.
@@ -187,7 +189,7 @@ func (w *world) settle() {
 			p.View = podops.Advance(p.View, verdicts, w.Now).Apply(p.View)
 			w.observe(p)
 		}
-		if _, leaves := p.View.Labels[appsv1alpha1.ToDeleteLabel]; leaves {
+		if _, leaves := p.View.Labels[appsv1alpha1.ToDeleteLabel]; leaves && !w.held {
 			w.say("delete %s", p.View.Name)
 			w.deleted++
 			p.View.Terminating = true

@@ -41,7 +41,7 @@ type PodDecorationStatusApplyConfiguration struct {
 	// Halted is the rollout that FailurePolicy stopped. Nil means none.
 	Halted *HaltedRolloutApplyConfiguration `json:"halted,omitempty"`
 	// Trial is the Pod that was deleted first so that a Pod with a revision takes its place. Others follow when that one
-	// has the revision. Nil means none. Not in Kuperator v0.7, as the fields around it.
+	// has the revision. Nil means none. Not in Kuperator v0.7.
 	Trial *PodDecorationTrialApplyConfiguration `json:"trial,omitempty"`
 	// NextUpdate is how a Pod gets from CurrentRevision to UpdatedRevision. Nil if they are equal.
 	NextUpdate *UpdateForecastApplyConfiguration `json:"nextUpdate,omitempty"`

@@ -14,7 +14,7 @@ import (
 type PodDecorationTrialApplyConfiguration struct {
 	// Generation is that of the spec for which the Pod was deleted: for another one there is another trial.
 	Generation *int64 `json:"generation,omitempty"`
-	// Revision is the revision.
+	// Revision is the one that the next Pod should have.
 	Revision *string `json:"revision,omitempty"`
 	// Time is when that was decided.
 	Time *v1.Time `json:"time,omitempty"`
