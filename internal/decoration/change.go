@@ -97,8 +97,8 @@ func (c *canvas) forget(field string, values map[string]string) {
 	}
 }
 
-// Dropped are the fields of a Pod that decorations set and others do not, sorted: what it had there before is not known,
-// so only another Pod gets rid of them. Each is named once, with a decoration that sets it.
+// Dropped are the fields of a Pod that decorations set and others do not, sorted: what it had there before is not
+// known, so only another Pod gets rid of them. Each is named once, with a decoration that sets it.
 func Dropped(pod map[string]any, from, to []Decoration) []string {
 	done := changesOf((&unstructured.Unstructured{Object: pod}).GetAnnotations())
 	before, after := settings(from, done), settings(to, done)

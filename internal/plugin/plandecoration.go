@@ -199,7 +199,8 @@ func (m *decorating) take(a applied, d *appsv1alpha1.PodDecoration) (string, err
 	wanted := decoration.Decoration{Name: d.Name, Revision: newRevision, Weight: weight, Template: template}
 	for mark, stored := range m.stored {
 		isSame, err := decoration.Same(stored, data)
-		if err == nil && isSame && mark.Name == d.Name && (wanted.Revision == newRevision || mark.Revision < wanted.Revision) {
+		isFirst := wanted.Revision == newRevision || mark.Revision < wanted.Revision
+		if err == nil && isSame && isFirst && mark.Name == d.Name {
 			wanted.Revision = mark.Revision
 		}
 	}

@@ -73,9 +73,11 @@ func (r *reconciler) observeRefusals(v *view, ns *namespace) (again time.Duratio
 	return again
 }
 
-// apply carries a plan out: first what is written to Pods, then to decorations. It reports whether a write met an object
-// that had changed or was gone.
-func (r *reconciler) apply(ctx context.Context, v *view, ns *namespace, plan *decoplan.Plan) (conflict bool, err error) {
+// apply carries a plan out: first what is written to Pods, then to decorations. It reports whether a write met an
+// object that had changed or was gone.
+func (r *reconciler) apply(
+	ctx context.Context, v *view, ns *namespace, plan *decoplan.Plan,
+) (conflict bool, err error) {
 	var steps []step
 	add := func(p *decoplan.Pod, does string, do func(context.Context) error) {
 		steps = append(steps, step{p, does, do})
@@ -104,7 +106,8 @@ func (r *reconciler) apply(ctx context.Context, v *view, ns *namespace, plan *de
 	for _, d := range v.decorations {
 		switch other := r.writeDecoration(ctx, d, plan); {
 		case isOld(other):
-			ctrl.LoggerFrom(ctx).V(1).Info("a PodDecoration has changed; deciding again", "name", d.Name, "answer", other.Error())
+			ctrl.LoggerFrom(ctx).V(1).Info("a PodDecoration has changed; deciding again", "name", d.Name,
+				"answer", other.Error())
 			conflict = true
 		default:
 			err = errors.Join(err, other)

@@ -158,7 +158,9 @@ func (r *reconciler) createRevision(
 		"ControllerRevisions that no Pod has", d.Name, maxCollisions)
 }
 
-func newRevision(d *appsv1alpha1.PodDecoration, data []byte, collisions int32, number int64) *appsv1.ControllerRevision {
+func newRevision(
+	d *appsv1alpha1.PodDecoration, data []byte, collisions int32, number int64,
+) *appsv1.ControllerRevision {
 	hash := revision.Hash(data, collisions)
 	labels := map[string]string{}
 	if d.Spec.Selector != nil {

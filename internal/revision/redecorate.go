@@ -57,7 +57,8 @@ func Forecast(from, to []decoration.Decoration, can Capabilities) (Change, error
 	for _, key := range decoration.Annotated(from) {
 		annotations[key] = "{}" // what was there before is not known then
 	}
-	pod := map[string]any{"metadata": map[string]any{"annotations": annotations}, "spec": map[string]any{"containers": containers}}
+	pod := map[string]any{"metadata": map[string]any{"annotations": annotations},
+		"spec": map[string]any{"containers": containers}}
 	before, _, err := decoration.Render(pod, from)
 	if err != nil {
 		return Change{}, fmt.Errorf("decorating a Pod: %w", err)

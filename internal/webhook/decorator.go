@@ -106,8 +106,8 @@ func (d *decorator) decorate(
 	return decorated, decoration.Patch(pod, rendered), warnings
 }
 
-// decorationsIn is what a decision reads of PodDecorations. The revision of a template that poddecoration-controller has
-// not seen yet is not known; Pods get it later.
+// decorationsIn is what a decision reads of PodDecorations. The revision of a template that poddecoration-controller
+// has not seen yet is not known; Pods get it later.
 func decorationsIn(list *appsv1alpha1.PodDecorationList) []decoplan.Decoration {
 	decorations := make([]decoplan.Decoration, 0, len(list.Items))
 	for i := range list.Items {

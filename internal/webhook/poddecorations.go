@@ -85,7 +85,8 @@ func warnPodDecoration(spec *appsv1alpha1.PodDecorationSpec) []string {
 	if spec.Selector == nil {
 		warnings = append(warnings, "spec.selector is missing: no Pod is selected")
 	}
-	if rolling := spec.UpdateStrategy.RollingUpdate; rolling != nil && rolling.Selector != nil && rolling.Partition != nil {
+	rolling := spec.UpdateStrategy.RollingUpdate
+	if rolling != nil && rolling.Selector != nil && rolling.Partition != nil {
 		warnings = append(warnings,
 			"spec.updateStrategy.rollingUpdate sets selector and partition: selector applies, the partition is ignored")
 	}
@@ -114,8 +115,8 @@ func warnPodDecoration(spec *appsv1alpha1.PodDecorationSpec) []string {
 		}
 	}
 	if keys := ownLabels(spec); len(keys) > 0 {
-		warnings = append(warnings, fmt.Sprintf("spec.selector asks for labels that spec.template sets (%s): Pods are selected "+
-			"by the labels that they have from their workload", strings.Join(keys, ", ")))
+		warnings = append(warnings, fmt.Sprintf("spec.selector asks for labels that spec.template sets (%s): Pods are "+
+			"selected by the labels that they have from their workload", strings.Join(keys, ", ")))
 	}
 	return warnings
 }

@@ -236,8 +236,8 @@ type PodDecorationUpdateStrategy struct {
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 
-	// PodUpdatePolicy is how Pods that no CollaSet owns get the template: InPlaceOnly, or InPlaceIfPossible if it is empty.
-	// Those of a CollaSet get it as the CollaSet says. Not in Kuperator v0.7.
+	// PodUpdatePolicy is how Pods that no CollaSet owns get the template: InPlaceOnly, or InPlaceIfPossible if it is
+	// empty. Those of a CollaSet get it as the CollaSet says. Not in Kuperator v0.7.
 	// +kubebuilder:validation:Enum="";InPlaceIfPossible;InPlaceOnly
 	// +optional
 	PodUpdatePolicy PodUpdatePolicy `json:"podUpgradePolicy,omitempty"`
@@ -325,10 +325,10 @@ type PodDecorationStatus struct {
 	// +optional
 	Halted *HaltedRollout `json:"halted,omitempty"`
 
-	// Trial is the Pod that was deleted first so that a Pod with a revision takes its place. Others follow when that one
+	// Pilot is the Pod that was deleted first so that a Pod with a revision takes its place. Others follow when that one
 	// has the revision. Nil means none. Not in Kuperator v0.7.
 	// +optional
-	Trial *PodDecorationTrial `json:"trial,omitempty"`
+	Pilot *PodDecorationPilot `json:"pilot,omitempty"`
 
 	// NextUpdate is how a Pod gets from CurrentRevision to UpdatedRevision. Nil if they are equal.
 	// +optional
@@ -349,9 +349,9 @@ type PodDecorationStatus struct {
 	Blockers []Blocker `json:"blockers,omitempty"`
 }
 
-// PodDecorationTrial is a Pod that was deleted to see whether the next one has a revision.
-type PodDecorationTrial struct {
-	// Generation is that of the spec for which the Pod was deleted: for another one there is another trial.
+// PodDecorationPilot is a Pod that was deleted to see whether the next one has a revision.
+type PodDecorationPilot struct {
+	// Generation is that of the spec for which the Pod was deleted: for another one there is another pilot.
 	// +optional
 	Generation int64 `json:"generation,omitempty"`
 

@@ -57,8 +57,8 @@ const (
 	// OrphanedValue is the value of OrphanedLabel.
 	OrphanedValue = "true"
 
-	// DecorateAllPodsLabel on a Namespace has webhook-server decorate Pods that take no part in the lifecycle as well. They
-	// are decorated when they are created, and never touched after that.
+	// DecorateAllPodsLabel on a Namespace has webhook-server decorate Pods that take no part in the lifecycle as well.
+	// They are decorated when they are created, and never touched after that.
 	// Writer: a user. Reader: the API server, by the webhook configuration. Value: "true". Not in Kuperator v0.7.
 	DecorateAllPodsLabel = "poddecoration.kusionstack.io/decorate-all-pods"
 

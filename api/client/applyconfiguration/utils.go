@@ -72,6 +72,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &appsv1alpha1.PodDecorationApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("PodDecorationAffinity"):
 		return &appsv1alpha1.PodDecorationAffinityApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("PodDecorationPilot"):
+		return &appsv1alpha1.PodDecorationPilotApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("PodDecorationPodInfo"):
 		return &appsv1alpha1.PodDecorationPodInfoApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("PodDecorationPodTemplate"):
@@ -84,8 +86,6 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &appsv1alpha1.PodDecorationSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("PodDecorationStatus"):
 		return &appsv1alpha1.PodDecorationStatusApplyConfiguration{}
-	case v1alpha1.SchemeGroupVersion.WithKind("PodDecorationTrial"):
-		return &appsv1alpha1.PodDecorationTrialApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("PodDecorationUpdateStrategy"):
 		return &appsv1alpha1.PodDecorationUpdateStrategyApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("PodDecorationWorkloadDetail"):

@@ -22,8 +22,8 @@ type Rollout struct {
 	// Partition is ignored then; nil if it is not set. Neither holds up a deletion, nor the way back to Current.
 	Partition      *int32
 	UpdateSelector labels.Selector
-	// Hold says which Pods still get Updated while a rollout is held, whatever Partition and UpdateSelector say. It does not hold
-	// up a deletion.
+	// Hold says which Pods still get Updated while a rollout is held, whatever Partition and UpdateSelector say. It does
+	// not hold up a deletion.
 	Hold Hold
 	// selected are the Pods that Selector matches, by their places, if isRead: then they are not looked for again.
 	selected []int

@@ -46,13 +46,13 @@ type deciding struct {
 	refused  bool
 	// stuck are Pods that stay without it until a user changes something.
 	stuck map[*Pod]bool
-	// newest is the youngest managed Pod that it selects of a workload other than a CollaSet; nil for none. isTrialNew is
-	// true once this decision has chosen a trial.
+	// newest is the youngest managed Pod that it selects of a workload other than a CollaSet; nil for none. isPilotNew is
+	// true once this decision has chosen a pilot.
 	newest     *Pod
-	isTrialNew bool
+	isPilotNew bool
 	// spare is how many more Pods may become unavailable, once that is asked.
 	spare *int
-	// next is the status to be. Its trial is decided on with the Pods.
+	// next is the status to be. Its pilot is decided on with the Pods.
 	next appsv1alpha1.PodDecorationStatus
 }
 
@@ -213,7 +213,8 @@ func (d *decision) tell() {
 			continue
 		}
 		if p.Refusal != "" {
-			d.block(p, BlockChangeRefused, "the API server does not take what is to be written, which is tried again: "+p.Refusal)
+			d.block(p, BlockChangeRefused, "the API server does not take what is to be written, which is tried again: "+
+				p.Refusal)
 			continue
 		}
 		if len(d.plan.Tells) == maxWrites {

@@ -41,12 +41,12 @@ const (
 )
 
 const (
-	// trialPatience is how long the workload may take to create a Pod in the place of the one that was deleted.
-	trialPatience = 10 * time.Minute
-	// maxTrials is how often one Pod is deleted for the next to have a revision, and trialAgain how long after the first
+	// pilotPatience is how long the workload may take to create a Pod in the place of the one that was deleted.
+	pilotPatience = 10 * time.Minute
+	// maxPilots is how often one Pod is deleted for the next to have a revision, and pilotAgain how long after the first
 	// the second is; that doubles. webhook-server may have been away, and be back.
-	maxTrials  = 5
-	trialAgain = time.Minute
+	maxPilots  = 5
+	pilotAgain = time.Minute
 )
 
 // operate brings Pods that no CollaSet owns to what they were told to have.
@@ -202,8 +202,8 @@ func (d *decision) mayRecreate(p *Pod, difference *Difference) bool {
 		return false
 	}
 	if p.wasCancelled() {
-		d.refuse(p, BlockCancelled, "was to be deleted, and a user has taken the mark away: delete the Pod yourself, or remove "+
-			"annotation "+appsv1alpha1.ToDeleteLabel+podops.AskersSuffix)
+		d.refuse(p, BlockCancelled, "was to be deleted, and a user has taken the mark away: delete the Pod yourself, or "+
+			"remove annotation "+appsv1alpha1.ToDeleteLabel+podops.AskersSuffix)
 		return false
 	}
 	about, next := d.about(p), AssignNew(d.rollouts, p.Labels)
@@ -221,88 +221,90 @@ func (d *decision) mayRecreate(p *Pod, difference *Difference) bool {
 		}
 	}
 	may := true
-	isFirst := slices.ContainsFunc(about, func(of *deciding) bool { return of.isTrial(p) })
+	isFirst := slices.ContainsFunc(about, func(of *deciding) bool { return of.isPilot(p) })
 	for _, of := range about {
-		may = d.passesTrial(of, p, isFirst) && may
+		may = d.passesPilot(of, p, isFirst) && may
 	}
 	return may
 }
 
-// trial is the one for the present target, nil without one. What new Pods were to get under an older spec tells nothing.
-func (r *deciding) trial() *appsv1alpha1.PodDecorationTrial {
-	if trial := r.Status.Trial; trial != nil && trial.Revision == r.target && trial.Generation == r.Generation {
-		return trial
+// pilot is the one for the present target, nil without one. What new Pods were to get under an older spec tells
+// nothing.
+func (r *deciding) pilot() *appsv1alpha1.PodDecorationPilot {
+	if pilot := r.Status.Pilot; pilot != nil && pilot.Revision == r.target && pilot.Generation == r.Generation {
+		return pilot
 	}
 	return nil
 }
 
-// isTrial reports whether the Pod is deleted first for the decoration.
-func (r *deciding) isTrial(p *Pod) bool {
-	trial := r.trial()
-	return trial != nil && trial.PodUID == p.View.UID
+// isPilot reports whether the Pod is deleted first for the decoration.
+func (r *deciding) isPilot(p *Pod) bool {
+	pilot := r.pilot()
+	return pilot != nil && pilot.PodUID == p.View.UID
 }
 
-// passesTrial reports whether a Pod may be deleted so that one with the decoration takes its place. For each revision one
-// Pod is deleted first. Others follow while the youngest Pod has the revision: what is created without it would only be
-// deleted again. isFirst is whether the Pod is the first of a decoration that its update is about: it waits for no other's.
-func (d *decision) passesTrial(of *deciding, p *Pod, isFirst bool) bool {
+// passesPilot reports whether a Pod may be deleted so that one with the decoration takes its place. For each revision
+// one Pod is deleted first. Others follow while the youngest Pod has the revision: what is created without it would only
+// be deleted again. isFirst is whether the Pod is the first of a decoration that its update is about: it waits for no
+// other's.
+func (d *decision) passesPilot(of *deciding, p *Pod, isFirst bool) bool {
 	if of.target == "" {
 		return true
 	}
-	trial, newest := of.trial(), of.newest
-	if trial != nil && d.isOver(trial, p.Owner) {
-		trial = nil
+	pilot, newest := of.pilot(), of.newest
+	if pilot != nil && d.isOver(pilot, p.Owner) {
+		pilot = nil
 	}
 	helps := newest != nil && revisionIn(newest.answered(), of.Name) == of.target
 	switch {
-	case trial == nil && helps, trial != nil && helps && newest.Created.After(trial.Time.Time):
+	case pilot == nil && helps, pilot != nil && helps && newest.Created.After(pilot.Time.Time):
 		return true
-	case trial == nil && isFirst:
+	case pilot == nil && isFirst:
 		return true
-	case trial == nil:
+	case pilot == nil:
 		d.try(of, p, 1) // it is deleted once that is stored
-	case newest != nil && newest.Created.After(trial.Time.Time):
-		d.tryAgain(of, p, trial)
-	case d.Now.Sub(trial.Time.Time) < time.Second: // times of creation are in seconds: the next Pod is to be later
+	case newest != nil && newest.Created.After(pilot.Time.Time):
+		d.tryAgain(of, p, pilot)
+	case d.Now.Sub(pilot.Time.Time) < time.Second: // times of creation are in seconds: the next Pod is to be later
 		d.look(time.Second)
 	case isFirst:
 		return true
-	case d.isThere(trial), d.Now.Sub(trial.Time.Time) < trialPatience:
-		d.look(trialPatience - d.Now.Sub(trial.Time.Time))
+	case d.isThere(pilot), d.Now.Sub(pilot.Time.Time) < pilotPatience:
+		d.look(pilotPatience - d.Now.Sub(pilot.Time.Time))
 		of.block(p, BlockWaiting, fmt.Sprintf("Pod %s is deleted first, and the others when the one after it has revision %s",
-			trial.PodName, of.target))
+			pilot.PodName, of.target))
 	default:
-		of.refuse(p, BlockNotInjected, fmt.Sprintf("no Pod was created in the place of %s: no more are deleted; see events of "+
-			"its workload for what keeps it from creating Pods", trial.PodName))
+		of.refuse(p, BlockNotInjected, fmt.Sprintf("no Pod was created in the place of %s: no more are deleted; see events "+
+			"of its workload for what keeps it from creating Pods", pilot.PodName))
 	}
 	return false
 }
 
 // isThere reports whether the Pod that is deleted first is still there: it may wait for a rule as long as any other.
-func (d *decision) isThere(trial *appsv1alpha1.PodDecorationTrial) bool {
-	return slices.ContainsFunc(d.pods, func(p *Pod) bool { return p.View.UID == trial.PodUID })
+func (d *decision) isThere(pilot *appsv1alpha1.PodDecorationPilot) bool {
+	return slices.ContainsFunc(d.pods, func(p *Pod) bool { return p.View.UID == pilot.PodUID })
 }
 
 // try has the Pod be the one that is deleted first, unless this decision has chosen another.
 func (d *decision) try(of *deciding, p *Pod, attempt int32) {
-	if !of.isTrialNew {
-		of.isTrialNew = true
-		of.next.Trial = &appsv1alpha1.PodDecorationTrial{Generation: of.Generation, Revision: of.target,
+	if !of.isPilotNew {
+		of.isPilotNew = true
+		of.next.Pilot = &appsv1alpha1.PodDecorationPilot{Generation: of.Generation, Revision: of.target,
 			Time: stamp(d.Now), PodName: p.View.Name, PodUID: p.View.UID, Attempts: attempt}
 	}
 }
 
-// tryAgain is what follows a trial after which a Pod was created without the revision.
-func (d *decision) tryAgain(of *deciding, p *Pod, trial *appsv1alpha1.PodDecorationTrial) {
+// tryAgain is what follows a pilot after which a Pod was created without the revision.
+func (d *decision) tryAgain(of *deciding, p *Pod, pilot *appsv1alpha1.PodDecorationPilot) {
 	why := fmt.Sprintf("Pod %s was created later, and without revision %s", of.newest.View.Name, of.target)
-	attempts := max(1, trial.Attempts)
-	if attempts >= maxTrials {
+	attempts := max(1, pilot.Attempts)
+	if attempts >= maxPilots {
 		of.refuse(p, BlockNotInjected, why+": no more are deleted; see why webhook-server does not give it to new Pods, and "+
 			"then delete that one")
 		return
 	}
-	wait := trialAgain << (attempts - 1)
-	if left := wait - d.Now.Sub(trial.Time.Time); left > 0 {
+	wait := pilotAgain << (attempts - 1)
+	if left := wait - d.Now.Sub(pilot.Time.Time); left > 0 {
 		d.look(left)
 		of.block(p, BlockNotInjected, fmt.Sprintf("%s; webhook-server may be away: one Pod is deleted to try again after %s",
 			why, wait))
@@ -311,12 +313,12 @@ func (d *decision) tryAgain(of *deciding, p *Pod, trial *appsv1alpha1.PodDecorat
 	d.try(of, p, attempts+1)
 }
 
-// isOver reports whether a trial tells nothing: its Pod is gone, and the workload has all the Pods that it wants without
-// one that is younger. It was scaled in.
-func (d *decision) isOver(trial *appsv1alpha1.PodDecorationTrial, owner Owner) bool {
+// isOver reports whether a pilot tells nothing: its Pod is gone, and the workload has all the Pods that it wants
+// without one that is younger. It was scaled in.
+func (d *decision) isOver(pilot *appsv1alpha1.PodDecorationPilot, owner Owner) bool {
 	there := 0
 	for _, p := range d.pods {
-		if p.View.UID == trial.PodUID || p.Owner == owner && p.Created.After(trial.Time.Time) {
+		if p.View.UID == pilot.PodUID || p.Owner == owner && p.Created.After(pilot.Time.Time) {
 			return false
 		}
 		if p.Owner == owner {

@@ -60,8 +60,8 @@ type Pod struct {
 	// Managed is whether it takes part in the lifecycle, Available whether it serves.
 	Managed, Available bool
 	Owner              Owner
-	// Recorded is whether a change in place was made that is not finished; Carried that the kubelet has carried it out, and
-	// Missing what is missing if not. Delegated is whether lifecycle-controller is to finish it, and has time for that.
+	// Recorded is whether a change in place was made that is not finished; Carried that the kubelet has carried it out,
+	// and Missing what is missing if not. Delegated is whether lifecycle-controller is to finish it, and has time for that.
 	Recorded, Carried, Delegated bool
 	Missing                      string
 	// ResizeDue is whether the recorded change lacks its write to pods/resize, ResizeRestarts that this restarts a

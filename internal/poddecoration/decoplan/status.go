@@ -44,7 +44,7 @@ func (d *decision) report(of *deciding) {
 	}
 	p := d.moveClock(of, d.count(of))
 	if of.isComplete(p) {
-		s.CurrentRevision, s.Trial = of.Updated, nil
+		s.CurrentRevision, s.Pilot = of.Updated, nil
 	}
 	s.NextUpdate = nil
 	if s.CurrentRevision != s.UpdatedRevision {

@@ -71,7 +71,7 @@ var notOfKuperator = map[string][]string{
 	"poddecoration": {
 		"spec.required", "spec.progressDeadlineSeconds", "spec.updateStrategy.paused", "spec.updateStrategy.podUpgradePolicy",
 		"spec.updateStrategy.failurePolicy", "spec.updateStrategy.rollingUpdate.maxUnavailable", "status.details.workload",
-		"status.lastProgressTime", "status.halted", "status.trial", "status.nextUpdate", "status.conditions",
+		"status.lastProgressTime", "status.halted", "status.pilot", "status.nextUpdate", "status.conditions",
 		"status.blockers",
 	},
 	"podtransitionrule": {

@@ -40,9 +40,9 @@ type PodDecorationStatusApplyConfiguration struct {
 	LastProgressTime *v1.Time `json:"lastProgressTime,omitempty"`
 	// Halted is the rollout that FailurePolicy stopped. Nil means none.
 	Halted *HaltedRolloutApplyConfiguration `json:"halted,omitempty"`
-	// Trial is the Pod that was deleted first so that a Pod with a revision takes its place. Others follow when that one
+	// Pilot is the Pod that was deleted first so that a Pod with a revision takes its place. Others follow when that one
 	// has the revision. Nil means none. Not in Kuperator v0.7.
-	Trial *PodDecorationTrialApplyConfiguration `json:"trial,omitempty"`
+	Pilot *PodDecorationPilotApplyConfiguration `json:"pilot,omitempty"`
 	// NextUpdate is how a Pod gets from CurrentRevision to UpdatedRevision. Nil if they are equal.
 	NextUpdate *UpdateForecastApplyConfiguration `json:"nextUpdate,omitempty"`
 	// Conditions are of the types Ready, Reconciling, Stalled and Progressing.
@@ -158,11 +158,11 @@ func (b *PodDecorationStatusApplyConfiguration) WithHalted(value *HaltedRolloutA
 	return b
 }
 
-// WithTrial sets the Trial field in the declarative configuration to the given value
+// WithPilot sets the Pilot field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the Trial field is set to the value of the last call.
-func (b *PodDecorationStatusApplyConfiguration) WithTrial(value *PodDecorationTrialApplyConfiguration) *PodDecorationStatusApplyConfiguration {
-	b.Trial = value
+// If called multiple times, the Pilot field is set to the value of the last call.
+func (b *PodDecorationStatusApplyConfiguration) WithPilot(value *PodDecorationPilotApplyConfiguration) *PodDecorationStatusApplyConfiguration {
+	b.Pilot = value
 	return b
 }
 

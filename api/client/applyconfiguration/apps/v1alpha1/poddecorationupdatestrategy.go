@@ -15,8 +15,8 @@ type PodDecorationUpdateStrategyApplyConfiguration struct {
 	RollingUpdate *PodDecorationRollingUpdateApplyConfiguration `json:"rollingUpdate,omitempty"`
 	// Paused has no more Pods get the new template. Updates that have begun are finished. Not in Kuperator v0.7.
 	Paused *bool `json:"paused,omitempty"`
-	// PodUpdatePolicy is how Pods that no CollaSet owns get the template: InPlaceOnly, or InPlaceIfPossible if it is empty.
-	// Those of a CollaSet get it as the CollaSet says. Not in Kuperator v0.7.
+	// PodUpdatePolicy is how Pods that no CollaSet owns get the template: InPlaceOnly, or InPlaceIfPossible if it is
+	// empty. Those of a CollaSet get it as the CollaSet says. Not in Kuperator v0.7.
 	PodUpdatePolicy *appsv1alpha1.PodUpdatePolicy `json:"podUpgradePolicy,omitempty"`
 	// FailurePolicy is the reaction to a template with which Pods do not serve within ProgressDeadlineSeconds. Empty means
 	// Report. Not in Kuperator v0.7.

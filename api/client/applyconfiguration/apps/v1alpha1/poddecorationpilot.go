@@ -7,12 +7,12 @@ import (
 	types "k8s.io/apimachinery/pkg/types"
 )
 
-// PodDecorationTrialApplyConfiguration represents a declarative configuration of the PodDecorationTrial type for use
+// PodDecorationPilotApplyConfiguration represents a declarative configuration of the PodDecorationPilot type for use
 // with apply.
 //
-// PodDecorationTrial is a Pod that was deleted to see whether the next one has a revision.
-type PodDecorationTrialApplyConfiguration struct {
-	// Generation is that of the spec for which the Pod was deleted: for another one there is another trial.
+// PodDecorationPilot is a Pod that was deleted to see whether the next one has a revision.
+type PodDecorationPilotApplyConfiguration struct {
+	// Generation is that of the spec for which the Pod was deleted: for another one there is another pilot.
 	Generation *int64 `json:"generation,omitempty"`
 	// Revision is the one that the next Pod should have.
 	Revision *string `json:"revision,omitempty"`
@@ -25,16 +25,16 @@ type PodDecorationTrialApplyConfiguration struct {
 	PodUID  *types.UID `json:"podUID,omitempty"`
 }
 
-// PodDecorationTrialApplyConfiguration constructs a declarative configuration of the PodDecorationTrial type for use with
+// PodDecorationPilotApplyConfiguration constructs a declarative configuration of the PodDecorationPilot type for use with
 // apply.
-func PodDecorationTrial() *PodDecorationTrialApplyConfiguration {
-	return &PodDecorationTrialApplyConfiguration{}
+func PodDecorationPilot() *PodDecorationPilotApplyConfiguration {
+	return &PodDecorationPilotApplyConfiguration{}
 }
 
 // WithGeneration sets the Generation field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Generation field is set to the value of the last call.
-func (b *PodDecorationTrialApplyConfiguration) WithGeneration(value int64) *PodDecorationTrialApplyConfiguration {
+func (b *PodDecorationPilotApplyConfiguration) WithGeneration(value int64) *PodDecorationPilotApplyConfiguration {
 	b.Generation = &value
 	return b
 }
@@ -42,7 +42,7 @@ func (b *PodDecorationTrialApplyConfiguration) WithGeneration(value int64) *PodD
 // WithRevision sets the Revision field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Revision field is set to the value of the last call.
-func (b *PodDecorationTrialApplyConfiguration) WithRevision(value string) *PodDecorationTrialApplyConfiguration {
+func (b *PodDecorationPilotApplyConfiguration) WithRevision(value string) *PodDecorationPilotApplyConfiguration {
 	b.Revision = &value
 	return b
 }
@@ -50,7 +50,7 @@ func (b *PodDecorationTrialApplyConfiguration) WithRevision(value string) *PodDe
 // WithTime sets the Time field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Time field is set to the value of the last call.
-func (b *PodDecorationTrialApplyConfiguration) WithTime(value v1.Time) *PodDecorationTrialApplyConfiguration {
+func (b *PodDecorationPilotApplyConfiguration) WithTime(value v1.Time) *PodDecorationPilotApplyConfiguration {
 	b.Time = &value
 	return b
 }
@@ -58,7 +58,7 @@ func (b *PodDecorationTrialApplyConfiguration) WithTime(value v1.Time) *PodDecor
 // WithAttempts sets the Attempts field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Attempts field is set to the value of the last call.
-func (b *PodDecorationTrialApplyConfiguration) WithAttempts(value int32) *PodDecorationTrialApplyConfiguration {
+func (b *PodDecorationPilotApplyConfiguration) WithAttempts(value int32) *PodDecorationPilotApplyConfiguration {
 	b.Attempts = &value
 	return b
 }
@@ -66,7 +66,7 @@ func (b *PodDecorationTrialApplyConfiguration) WithAttempts(value int32) *PodDec
 // WithPodName sets the PodName field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the PodName field is set to the value of the last call.
-func (b *PodDecorationTrialApplyConfiguration) WithPodName(value string) *PodDecorationTrialApplyConfiguration {
+func (b *PodDecorationPilotApplyConfiguration) WithPodName(value string) *PodDecorationPilotApplyConfiguration {
 	b.PodName = &value
 	return b
 }
@@ -74,7 +74,7 @@ func (b *PodDecorationTrialApplyConfiguration) WithPodName(value string) *PodDec
 // WithPodUID sets the PodUID field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the PodUID field is set to the value of the last call.
-func (b *PodDecorationTrialApplyConfiguration) WithPodUID(value types.UID) *PodDecorationTrialApplyConfiguration {
+func (b *PodDecorationPilotApplyConfiguration) WithPodUID(value types.UID) *PodDecorationPilotApplyConfiguration {
 	b.PodUID = &value
 	return b
 }
