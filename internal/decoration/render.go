@@ -26,7 +26,7 @@ type Decoration struct {
 	Template *Template
 }
 
-// ErrDecorated: the Pod has other decorations already, which cannot be taken out.
+// ErrDecorated means that the Pod has other decorations already, which cannot be taken out.
 var ErrDecorated = errors.New("the Pod has other decorations already")
 
 // Render returns a Pod with decorations, and those that it cannot have: they are left out, and the others rendered. pod
