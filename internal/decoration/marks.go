@@ -19,6 +19,16 @@ type Mark struct {
 	Revision string `json:"revision"`
 }
 
+// RevisionIn is the revision of a decoration among marks, "" if it is not among them.
+func RevisionIn(marks []Mark, name string) string {
+	for _, m := range marks {
+		if m.Name == name {
+			return m.Revision
+		}
+	}
+	return ""
+}
+
 // Refusal is a revision of a decoration that a Pod cannot have.
 type Refusal struct {
 	Mark

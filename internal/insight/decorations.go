@@ -138,7 +138,7 @@ func concerns(blocker string, pod *corev1.Pod) bool {
 	return true
 }
 
-// toBegin says that the update has not begun, and nothing known holds it back.
+// toBegin is the reason of an update that has not begun, and that nothing known holds back.
 func toBegin(due []string) []Reason {
 	return []Reason{{Code: CodeQueued, Next: "it begins by itself",
 		Message: "its update to what PodDecoration " + strings.Join(due, ", ") + " wants has not begun; " +

@@ -36,16 +36,12 @@ const (
 	wayScaledIn way = "scaledIn"
 )
 
-// forecast is what becomes of a CollaSet's Pods. It is the JSON form of plan.
-type forecast struct {
-	ObservedAt time.Time   `json:"observedAt"`
-	CollaSet   insight.Ref `json:"collaSet"`
-	// New is true if there is no such CollaSet yet.
+// outline is what the forecasts of all kinds have.
+type outline struct {
+	ObservedAt time.Time `json:"observedAt"`
+	// New is true if there is no such object yet.
 	New bool `json:"new,omitempty"`
-	// ReplicasFrom and ReplicasTo are the wanted numbers of Pods.
-	ReplicasFrom int32 `json:"replicasFrom"`
-	ReplicasTo   int32 `json:"replicasTo"`
-	// TemplateChanges is true if the Pods' revision changes.
+	// TemplateChanges is true if the object's revision changes.
 	TemplateChanges bool   `json:"templateChanges"`
 	Policy          string `json:"policy"`
 	// Strategy says in words which Pods are chosen.
@@ -63,6 +59,15 @@ type forecast struct {
 	// Warnings are those of admission.
 	Warnings []string      `json:"warnings,omitempty"`
 	Gaps     []insight.Gap `json:"gaps,omitempty"`
+}
+
+// forecast is what becomes of a CollaSet's Pods. It is one of the JSON forms of plan.
+type forecast struct {
+	outline
+	CollaSet insight.Ref `json:"collaSet"`
+	// ReplicasFrom and ReplicasTo are the wanted numbers of Pods.
+	ReplicasFrom int32 `json:"replicasFrom"`
+	ReplicasTo   int32 `json:"replicasTo"`
 }
 
 // forecastPod is one Pod of a forecast.

@@ -191,9 +191,10 @@ func (s *session) forecast(ctx context.Context, a applied) (*forecast, error) {
 	}
 	f := &forecast{
 		CollaSet:   insight.Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: set.Namespace, Name: set.Name},
-		ReplicasTo: ptr.Deref(set.Spec.Replicas, 0), New: a.live == nil, Paused: set.Spec.Paused,
-		Policy:   string(set.Spec.UpdateStrategy.PodUpdatePolicy),
-		Strategy: strategyText(set), Ways: map[way]int{}, Pods: []forecastPod{}, Warnings: a.warnings, Gaps: a.gaps,
+		ReplicasTo: ptr.Deref(set.Spec.Replicas, 0),
+		outline: outline{New: a.live == nil, Paused: set.Spec.Paused,
+			Policy: string(set.Spec.UpdateStrategy.PodUpdatePolicy), Strategy: strategyText(set), Ways: map[way]int{},
+			Pods: []forecastPod{}, Warnings: a.warnings, Gaps: a.gaps},
 	}
 	if f.Policy == "" {
 		f.Policy = string(appsv1alpha1.PodUpdateInPlaceIfPossible)

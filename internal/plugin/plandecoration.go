@@ -1,14 +1,12 @@
 package plugin
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -33,31 +31,11 @@ const (
 	wayUnmanaged way = "unmanaged"
 )
 
-// decorationForecast is what becomes of the Pods of a PodDecoration. It is one of the JSON forms of plan.
+// decorationForecast is what becomes of the Pods of a PodDecoration. It is one of the JSON forms of plan. The order of
+// its Pods is not that of CollaSets, which have their own.
 type decorationForecast struct {
-	ObservedAt    time.Time   `json:"observedAt"`
+	outline
 	PodDecoration insight.Ref `json:"podDecoration"`
-	// New is true if there is no such PodDecoration yet.
-	New bool `json:"new,omitempty"`
-	// TemplateChanges is true if its revision changes.
-	TemplateChanges bool   `json:"templateChanges"`
-	Policy          string `json:"policy"`
-	// Strategy says in words which Pods are chosen.
-	Strategy string `json:"strategy"`
-	// Paused is true if no more Pods get its template.
-	Paused bool `json:"paused,omitempty"`
-	// Ways count Pods by how they get there.
-	Ways map[way]int `json:"ways"`
-	// Fields force Pods to be created anew: those of all Pods that are.
-	Fields []string `json:"fields,omitempty"`
-	// Pods are in the order in which their updates begin; those that do not change follow. CollaSets have an order of
-	// their own.
-	Pods []forecastPod `json:"pods"`
-	// Budgets are the rules that decide how many go at a time.
-	Budgets []insight.Budget `json:"budgets,omitempty"`
-	// Warnings are those of admission.
-	Warnings []string      `json:"warnings,omitempty"`
-	Gaps     []insight.Gap `json:"gaps,omitempty"`
 }
 
 func (f *decorationForecast) subject() insight.Ref { return f.PodDecoration }
@@ -84,8 +62,9 @@ func (s *session) forecastDecoration(ctx context.Context, a applied) (*decoratio
 	}
 	f := &decorationForecast{
 		PodDecoration: insight.Ref{Kind: appsv1alpha1.PodDecorationKind, Namespace: d.Namespace, Name: d.Name},
-		New:           a.live == nil, Paused: d.Spec.UpdateStrategy.Paused, Strategy: decorationStrategy(&d.Spec),
-		Policy: string(d.Spec.UpdateStrategy.PodUpdatePolicy), Warnings: a.warnings, Gaps: a.gaps,
+		outline: outline{New: a.live == nil, Paused: d.Spec.UpdateStrategy.Paused,
+			Policy: string(d.Spec.UpdateStrategy.PodUpdatePolicy), Strategy: decorationStrategy(&d.Spec),
+			Warnings: a.warnings, Gaps: a.gaps},
 	}
 	if f.Policy == "" {
 		f.Policy = string(appsv1alpha1.PodUpdateInPlaceIfPossible)
@@ -133,7 +112,7 @@ func (s *session) forecastDecoration(ctx context.Context, a applied) (*decoratio
 	m.add(d, updated)
 	f.ObservedAt = m.snapshot.Now.UTC()
 	f.Ways, f.Fields, f.Pods = m.foretell(updated)
-	facts.Now = s.now()
+	facts.Now = m.snapshot.Now
 	names := map[string]bool{}
 	for i := range f.Pods {
 		names[f.Pods[i].Name] = true
@@ -217,6 +196,11 @@ func (m *decorating) add(d *appsv1alpha1.PodDecoration, updated string) {
 // foretell has poddecoration-controller's own decisions choose the Pods.
 func (m *decorating) foretell(updated string) (ways map[way]int, fields []string, pods []forecastPod) {
 	ways, pods = map[way]int{}, []forecastPod{}
+	own := m.snapshot.Decorations[len(m.snapshot.Decorations)-1].Spec.Selector
+	selector, err := metav1.LabelSelectorAsSelector(own)
+	if err != nil {
+		selector = labels.Nothing() // the API server, or status, says so
+	}
 	whole := map[string]*corev1.Pod{}
 	for i := range m.pods {
 		whole[m.pods[i].Name] = &m.pods[i]
@@ -224,9 +208,9 @@ func (m *decorating) foretell(updated string) (ways map[way]int, fields []string
 	}
 	var rest []forecastPod
 	for _, expected := range decoplan.Expected(&m.snapshot) {
-		has := revisionOf(decoration.Made(expected.Pod.Has, expected.Pod.Refused), m.name)
-		gets := revisionOf(expected.Marks, m.name)
-		if has == "" && gets == "" && !m.selects(expected.Pod) {
+		has := decoration.RevisionIn(decoration.Made(expected.Pod.Has, expected.Pod.Refused), m.name)
+		gets := decoration.RevisionIn(expected.Marks, m.name)
+		if has == "" && gets == "" && !selector.Matches(labels.Set(expected.Pod.Labels)) {
 			continue
 		}
 		p := forecastPod{Way: wayHeld}
@@ -255,13 +239,6 @@ func (m *decorating) foretell(updated string) (ways map[way]int, fields []string
 	return ways, fields, append(pods, rest...)
 }
 
-// selects reports whether the PodDecoration selects a Pod.
-func (m *decorating) selects(p *decoplan.Pod) bool {
-	own := m.snapshot.Decorations[len(m.snapshot.Decorations)-1].Spec.Selector
-	selector, err := metav1.LabelSelectorAsSelector(own)
-	return err == nil && selector.Matches(labels.Set(p.Labels))
-}
-
 // way is how one Pod gets what it is to have.
 func (m *decorating) way(pod *corev1.Pod, expected decoplan.Tell) forecastPod {
 	p := expected.Pod
@@ -280,7 +257,7 @@ func (m *decorating) way(pod *corev1.Pod, expected decoplan.Tell) forecastPod {
 	switch {
 	case !p.Owner.Recreates:
 		f.Way = wayStays
-	case revisionOf(next, m.name) != revisionOf(expected.Marks, m.name):
+	case decoration.RevisionIn(next, m.name) != decoration.RevisionIn(expected.Marks, m.name):
 		f.Way = wayKeptBack
 	}
 	return f
@@ -288,11 +265,7 @@ func (m *decorating) way(pod *corev1.Pod, expected decoplan.Tell) forecastPod {
 
 // forcing are the fields that keep a Pod from being changed in place. Pods of one template are alike.
 func (m *decorating) forcing(pod *corev1.Pod, has, gets []decoration.Mark, isOfSet bool) []string {
-	at := cmp.Or(pod.Labels["pod-template-hash"], pod.Labels[appsv1.ControllerRevisionHashLabelKey])
-	key := pod.Name
-	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil && at != "" {
-		key = fmt.Sprintf("%s/%s %s %s", owner.UID, at, decoration.Key(has), decoration.Key(gets))
-	}
+	key := decoplan.TemplateOf(pod) + " " + decoration.Key(has) + " " + decoration.Key(gets)
 	if known, is := m.known[key]; is {
 		return known
 	}
@@ -361,16 +334,6 @@ func (m *decorating) contentsOf(marks []decoration.Mark) (all []decoration.Decor
 		all = append(all, d)
 	}
 	return all, nil
-}
-
-// revisionOf is the revision of a decoration among marks; "" if it is not among them.
-func revisionOf(marks []decoration.Mark, name string) string {
-	for _, m := range marks {
-		if m.Name == name {
-			return m.Revision
-		}
-	}
-	return ""
 }
 
 // decorationStrategy says in words which Pods get the template.

@@ -105,7 +105,8 @@ func notThere(facts *insight.Facts, ref insight.Ref) error {
 			managedPods, ref.Namespace, hint(facts, ref.Name))
 	}
 	return fmt.Errorf(
-		"%s has no Pods under the lifecycle (label %s) in namespace %s; -n chooses another, and kubectl kuperator status lists what has",
+		"%s has no Pods under the lifecycle (label %s) in namespace %s; -n chooses another, and kubectl kuperator status "+
+			"lists what has",
 		shown(ref), managedPods, ref.Namespace)
 }
 

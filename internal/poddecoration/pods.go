@@ -1,12 +1,10 @@
 package poddecoration
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,12 +43,7 @@ func read(pod *corev1.Pod) decoplan.Pod {
 type changeKey struct{ of, from, to string }
 
 func keyOf(pod *corev1.Pod, p *decoplan.Pod) changeKey {
-	of := string(pod.UID)
-	hash := cmp.Or(pod.Labels["pod-template-hash"], pod.Labels[appsv1.ControllerRevisionHashLabelKey])
-	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil && hash != "" {
-		of = string(owner.UID) + "/" + hash
-	}
-	return changeKey{of, decoration.Key(p.Has), decoration.Key(p.Desired)}
+	return changeKey{decoplan.TemplateOf(pod), decoration.Key(p.Has), decoration.Key(p.Desired)}
 }
 
 // worked is what lies between two lists of decorations.

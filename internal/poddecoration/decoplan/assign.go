@@ -97,7 +97,7 @@ func (r *Rollout) assign(pods []*Pod) []string {
 	isFixed := func(i int) bool { return !pods[i].follows() }
 	isUpdated := r.updates(pods, slices.DeleteFunc(slices.Clone(selected), isFixed))
 	for _, i := range selected {
-		switch has := revisionIn(pods[i].answered(), r.Name); {
+		switch has := decoration.RevisionIn(pods[i].answered(), r.Name); {
 		case isUpdated(i):
 			assigned[i] = r.Updated
 		case has != "":
@@ -134,9 +134,9 @@ func (r *Rollout) selects(podLabels map[string]string) bool {
 func (r *Rollout) updates(pods []*Pod, selected []int) func(pod int) bool {
 	switch {
 	case r.Hold == HoldTold:
-		return func(i int) bool { return revisionIn(pods[i].wanted(), r.Name) == r.Updated }
+		return func(i int) bool { return decoration.RevisionIn(pods[i].wanted(), r.Name) == r.Updated }
 	case r.Hold == HoldMade:
-		return func(i int) bool { return revisionIn(pods[i].answered(), r.Name) == r.Updated }
+		return func(i int) bool { return decoration.RevisionIn(pods[i].answered(), r.Name) == r.Updated }
 	case r.Updated == r.Current: // the template went back, so those that had another one first go back, too
 		return func(int) bool { return true }
 	case r.UpdateSelector != nil:
@@ -147,8 +147,8 @@ func (r *Rollout) updates(pods []*Pod, selected []int) func(pod int) bool {
 	order := slices.SortedFunc(slices.Values(selected), func(a, b int) int {
 		p, q := pods[a], pods[b]
 		return cmp.Or(
-			first(p, q, func(p *Pod) bool { return revisionIn(p.answered(), r.Name) == r.Updated }),
-			first(p, q, func(p *Pod) bool { return revisionIn(p.wanted(), r.Name) == r.Updated }),
+			first(p, q, func(p *Pod) bool { return decoration.RevisionIn(p.answered(), r.Name) == r.Updated }),
+			first(p, q, func(p *Pod) bool { return decoration.RevisionIn(p.wanted(), r.Name) == r.Updated }),
 			costOrder(p, q))
 	})
 	updated := make(map[int]bool, len(order))

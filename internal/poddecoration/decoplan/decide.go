@@ -191,7 +191,7 @@ func (d *decision) assign() [][]decoration.Mark {
 			// no other template then: how it is to be taken off is not known.
 			of := by[m.Name]
 			stays := of == nil && !p.ofCollaSet() || of != nil && of.problem != "" && !of.Deleting
-			if stays && revisionIn(marks, m.Name) == "" {
+			if stays && decoration.RevisionIn(marks, m.Name) == "" {
 				marks = append(marks, m)
 			}
 		}
@@ -229,7 +229,7 @@ func (d *decision) tell() {
 // all that it has.
 func (d *decision) about(p *Pod) (about []*deciding) {
 	for _, of := range d.decorations {
-		made, wanted := revisionIn(p.answered(), of.Name), revisionIn(p.wanted(), of.Name)
+		made, wanted := decoration.RevisionIn(p.answered(), of.Name), decoration.RevisionIn(p.wanted(), of.Name)
 		if made != wanted || !p.IsDue() && made != "" {
 			about = append(about, of)
 		}

@@ -12,6 +12,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/decoration"
 )
 
 // Reasons of Pods that wait.
@@ -75,7 +76,7 @@ func (d *decision) operate() {
 func (d *decision) unmanaged(i int) {
 	p := d.pods[i]
 	for _, of := range d.decorations {
-		if of.isInScope(i) && revisionIn(p.answered(), of.Name) != of.target {
+		if of.isInScope(i) && decoration.RevisionIn(p.answered(), of.Name) != of.target {
 			of.block(p, BlockNotManaged, fmt.Sprintf("takes no part in the lifecycle, so only a new Pod gets it: label its "+
 				"workload's template %s=%s, or label the namespace %s=true and restart the workload",
 				appsv1alpha1.ControlLabel, appsv1alpha1.ControlValue, appsv1alpha1.DecorateAllPodsLabel))
@@ -208,12 +209,12 @@ func (d *decision) mayRecreate(p *Pod, difference *Difference) bool {
 	}
 	about, next := d.about(p), AssignNew(d.rollouts, p.Labels)
 	for _, of := range about {
-		switch gets := revisionIn(next, of.Name); {
+		switch gets := decoration.RevisionIn(next, of.Name); {
 		case of.Spec.UpdateStrategy.PodUpdatePolicy == appsv1alpha1.PodUpdateInPlaceOnly:
 			d.refuse(p, BlockInPlaceImpossible, fmt.Sprintf("podUpgradePolicy of PodDecoration %s is InPlaceOnly, but a "+
 				"running Pod cannot take over: %s", of.Name, why))
 			return false
-		case gets != revisionIn(p.wanted(), of.Name):
+		case gets != decoration.RevisionIn(p.wanted(), of.Name):
 			d.refuse(p, BlockKeptBack, fmt.Sprintf("would have to be re-created for %s, but a new Pod would get %s of "+
 				"PodDecoration %s because of its partition or pause: choose Pods with rollingUpdate.selector, or end it",
 				why, cmp.Or(gets, "no revision"), of.Name))
@@ -244,9 +245,9 @@ func (r *deciding) isPilot(p *Pod) bool {
 }
 
 // passesPilot reports whether a Pod may be deleted so that one with the decoration takes its place. For each revision
-// one Pod is deleted first. Others follow while the youngest Pod has the revision: what is created without it would only
-// be deleted again. isFirst is whether the Pod is the first of a decoration that its update is about: it waits for no
-// other's.
+// one Pod is deleted first. Others follow while the youngest Pod has the revision: what is created without it would
+// only be deleted again. isFirst is whether the Pod is the first of a decoration that its update is about: it waits for
+// no other's.
 func (d *decision) passesPilot(of *deciding, p *Pod, isFirst bool) bool {
 	if of.target == "" {
 		return true
@@ -255,7 +256,7 @@ func (d *decision) passesPilot(of *deciding, p *Pod, isFirst bool) bool {
 	if pilot != nil && d.isOver(pilot, p.Owner) {
 		pilot = nil
 	}
-	helps := newest != nil && revisionIn(newest.answered(), of.Name) == of.target
+	helps := newest != nil && decoration.RevisionIn(newest.answered(), of.Name) == of.target
 	switch {
 	case pilot == nil && helps, pilot != nil && helps && newest.Created.After(pilot.Time.Time):
 		return true
@@ -356,7 +357,8 @@ func (d *decision) spare(of *deciding) int {
 	owners := map[Owner]int{}
 	for _, p := range d.pods {
 		owners[p.Owner]++
-		if !p.Managed || p.ofCollaSet() || revisionIn(p.Has, of.Name)+revisionIn(p.wanted(), of.Name) == "" {
+		isAny := decoration.RevisionIn(p.Has, of.Name)+decoration.RevisionIn(p.wanted(), of.Name) != ""
+		if !p.Managed || p.ofCollaSet() || !isAny {
 			continue
 		}
 		count++

@@ -1,6 +1,7 @@
 package decoplan
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -61,7 +62,8 @@ type Pod struct {
 	Managed, Available bool
 	Owner              Owner
 	// Recorded is whether a change in place was made that is not finished; Carried that the kubelet has carried it out,
-	// and Missing what is missing if not. Delegated is whether lifecycle-controller is to finish it, and has time for that.
+	// and Missing what is missing if not. Delegated is whether lifecycle-controller is to finish it, and has time for
+	// that.
 	Recorded, Carried, Delegated bool
 	Missing                      string
 	// ResizeDue is whether the recorded change lacks its write to pods/resize, ResizeRestarts that this restarts a
@@ -93,6 +95,16 @@ func PodOf(pod *corev1.Pod) Pod {
 			Recreates: recreating[owner.Kind] && owner.APIVersion == appsv1.SchemeGroupVersion.String()}
 	}
 	return p
+}
+
+// TemplateOf is the same text for Pods of one template of a workload, which are changed alike. A Pod of which that is
+// not known has one of its own.
+func TemplateOf(pod *corev1.Pod) string {
+	hash := cmp.Or(pod.Labels["pod-template-hash"], pod.Labels[appsv1.ControllerRevisionHashLabelKey])
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil && hash != "" {
+		return string(owner.UID) + "/" + hash
+	}
+	return string(pod.UID)
 }
 
 // Owner is the controller of a Pod.
@@ -174,16 +186,6 @@ func same(a, b []decoration.Mark) bool {
 	return slices.Equal(a, b) || decoration.Key(a) == decoration.Key(b)
 }
 
-// revisionIn is the revision of a decoration in a list, "" if it is not in it.
-func revisionIn(marks []decoration.Mark, name string) string {
-	for _, m := range marks {
-		if m.Name == name {
-			return m.Revision
-		}
-	}
-	return ""
-}
-
 // IsDue reports whether the Pod is to have other decorations than it was made with.
 func (p *Pod) IsDue() bool { return !same(p.wanted(), p.answered()) }
 
@@ -208,7 +210,7 @@ func (p *Pod) wasCancelled() bool {
 }
 
 // hasAny reports whether the Pod was made with some revision of a decoration.
-func (p *Pod) hasAny(name string) bool { return revisionIn(p.answered(), name) != "" }
+func (p *Pod) hasAny(name string) bool { return decoration.RevisionIn(p.answered(), name) != "" }
 
 // Used are the names of revisions that Pods have or are to have, and that statuses name: those that are there, and
 // those that are to be.

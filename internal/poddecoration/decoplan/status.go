@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/decoration"
 )
 
 const (
@@ -72,7 +73,7 @@ func (d *decision) count(of *deciding) (p progress) {
 	s.MatchedPods, s.InjectedPods, s.UpdatedPods, s.UpdatedReadyPods, s.UpdatedAvailablePods = 0, 0, 0, 0, 0
 	for _, i := range of.pods {
 		pod := d.pods[i]
-		revision, refusal := revisionIn(pod.Has, of.Name), refusalOf(pod, of.Name)
+		revision, refusal := decoration.RevisionIn(pod.Has, of.Name), refusalOf(pod, of.Name)
 		s.MatchedPods++
 		if refusal != "" {
 			of.refuse(pod, BlockRefused, refusal)
@@ -142,7 +143,7 @@ func (d *decision) details(of *deciding) []appsv1alpha1.PodDecorationWorkloadDet
 			by[owner] = detail
 		}
 		detail.AffectedReplicas++
-		revision := revisionIn(p.Has, of.Name)
+		revision := decoration.RevisionIn(p.Has, of.Name)
 		if of.Spec.DisablePodDetail {
 			continue
 		}
