@@ -13,6 +13,11 @@ const (
 	AskersSuffix = "-askers"
 	// AskerOther stands for users and programs that know the mark only.
 	AskerOther = "other"
+	// AskerEviction is an eviction of the Pod, that is, a call of the Eviction API.
+	AskerEviction = "eviction"
+	// AskerDrain is the state of the Pod's node: it is about to be drained. It asks no more when the node takes Pods
+	// again.
+	AskerDrain = "drain"
 )
 
 // Askers returns who asks for a mark, a label of the Pod, sorted: AskerOther for a mark without a record, and nil

@@ -129,6 +129,7 @@ func cacheOptions(pods *podcache.Store) cache.Options {
 		&corev1.Pod{}:                   {Label: managed, Transform: stripPod},
 		&corev1.PersistentVolumeClaim{}: {Label: managed},
 		nodeMeta():                      {Transform: stripNode},
+		&corev1.Node{}:                  {Transform: stripDrainedNode},
 	}}
 }
 
@@ -235,6 +236,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 		window: newWindow(own.limits, clock.RealClock{}),
 		memory: newMemory(),
 		nodes:  &nodes{cache: mgr.GetCache()},
+		drains: &drains{cache: mgr.GetCache(), sets: mgr.GetClient()},
 	}
 	r.serverCan = revision.OnlyImages(own.conventions() == setplan.KuperatorV07, own.restart.With(detector.Capabilities))
 	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind),
@@ -284,6 +286,7 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 			builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, configurationChanged()))).
 		Watches(&corev1.Pod{}, events.podEvents(owner), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		WatchesRawSource(source.Func(r.window.keepQueue)).
+		WatchesRawSource(source.Func(r.drains.keepQueue)).
 		Watches(&appsv1.ControllerRevision{}, owner, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		Watches(&appsv1alpha1.ResourceContext{}, handler.EnqueueRequestsFromMapFunc(events.usersOf)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(claimUsers),

@@ -113,6 +113,9 @@ func (a applier) createPod(ctx context.Context, o *observation, c setplan.Creati
 	if !c.Fresh && c.Origin == "" { // others are no successors, and may be refused for their number
 		_ = trials{a.server}.took(ctx, o, setplan.Trial{Write: setplan.TrialCreate, To: c.Form()}, err)
 	}
+	if c.Origin != "" {
+		_ = trials{a.server}.took(ctx, o, setplan.Trial{Write: setplan.TrialSurge, To: c.Form()}, err)
+	}
 	if err != nil {
 		o.memory.view.Repeat()
 		return fmt.Errorf("creating the Pod of instance ID %d: %w", c.ID, failures.Unnamed(err, pod.GetGenerateName()))

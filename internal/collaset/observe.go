@@ -20,6 +20,7 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/decoration"
+	"kusionstack.io/kuperator/internal/drain"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/revision"
 )
@@ -113,10 +114,14 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 		return nil, err
 	}
 	o.observeTopology(ctx, r.nodes)
+	o.observeNodes(ctx, r.drains)
 	if err := observeCandidates(ctx, r.client, r.live, o); err != nil {
 		return nil, err
 	}
 	if err := observeOwners(ctx, r.client, r.live, o); err != nil {
+		return nil, err
+	}
+	if err := observeBudgets(ctx, r.live, o); err != nil {
 		return nil, err
 	}
 	if err := observeClaims(ctx, r.client, r.live, o); err != nil {
@@ -161,7 +166,7 @@ func (o *observation) describe(now time.Time, protocol bool, selector labels.Sel
 		Strategy: setplan.Strategy{
 			Policy:      spec.UpdateStrategy.PodUpdatePolicy,
 			UpdateDelay: seconds(spec.UpdateStrategy.OperationDelaySeconds),
-			MaxSurge:    max(1, scaled(ptr.To(ptr.Deref(spec.UpdateStrategy.MaxSurge, intstr.FromString("25%"))), replicas)),
+			MaxSurge:    surge(spec.UpdateStrategy.MaxSurge, replicas),
 			MinReady:    time.Duration(spec.MinReadySeconds) * time.Second,
 		},
 		History: setplan.History{
@@ -179,6 +184,11 @@ func (o *observation) describe(now time.Time, protocol bool, selector labels.Sel
 		if rolling.ByPartition != nil {
 			s.Partition = scaled(rolling.ByPartition.Partition, s.Replicas)
 		}
+	}
+	if disruption := spec.Disruption; disruption != nil {
+		s.Surge = surge(disruption.MaxSurge, replicas)
+		s.DeletesWhenFull = disruption.OnEviction == appsv1alpha1.EvictionReplaceWhenBlocked
+		s.Drain = drain.PolicyOf(o.set)
 	}
 	s.MaxUnavailable = maxUnavailable(spec.UpdateStrategy.RollingUpdate, s.Replicas)
 	for name, change := range o.history.changes {
@@ -216,6 +226,11 @@ func rounded(value *intstr.IntOrString, whole int, up bool) int {
 		return 0 // the schema refuses that
 	}
 	return n
+}
+
+// surge is a Deployment's maxSurge: 25 % by default, rounded up, and at least one.
+func surge(value *intstr.IntOrString, replicas int) int {
+	return max(1, scaled(ptr.To(ptr.Deref(value, intstr.FromString("25%"))), replicas))
 }
 
 // maxUnavailable is a Deployment's: 25 % by default, rounded down, and at least one, for else nothing would be updated.

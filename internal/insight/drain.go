@@ -10,10 +10,12 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/drain"
 )
 
 // DrainVerdict says what a drain does with a Pod.
@@ -22,6 +24,8 @@ type DrainVerdict string
 const (
 	// DrainHeld: the Pod stays until a user does something.
 	DrainHeld DrainVerdict = "held"
+	// DrainReplaced: the Pod goes when another one serves in its place.
+	DrainReplaced DrainVerdict = "replaced"
 	// DrainWaits: the Pod goes when others are back.
 	DrainWaits DrainVerdict = "waits"
 	// DrainGoes: nothing is in its way.
@@ -34,6 +38,8 @@ const (
 const (
 	// CodeDisruptionBudget: a PodDisruptionBudget allows no disruption now.
 	CodeDisruptionBudget Code = "PodDisruptionBudget"
+	// CodeReplaced: another Pod takes its place first.
+	CodeReplaced Code = "Replaced"
 	// CodeDaemonSet: its controller ignores cordons, so a drain leaves the Pod alone.
 	CodeDaemonSet Code = "DaemonSet"
 	// CodeMirrorPod: the kubelet's own.
@@ -47,11 +53,12 @@ const (
 // Drain is what a drain of one node would meet.
 type Drain struct {
 	Node string `json:"node"`
-	// Held, Waiting, Going and Ignored are numbers of Pods.
-	Held    int `json:"held"`
-	Waiting int `json:"waiting"`
-	Going   int `json:"going"`
-	Ignored int `json:"ignored"`
+	// Held, Replaced, Waiting, Going and Ignored are numbers of Pods.
+	Held     int `json:"held"`
+	Replaced int `json:"replaced"`
+	Waiting  int `json:"waiting"`
+	Going    int `json:"going"`
+	Ignored  int `json:"ignored"`
 	// Pods are those on the node, by namespace and name.
 	Pods []DrainedPod `json:"pods"`
 	Gaps []Gap        `json:"gaps,omitempty"`
@@ -75,6 +82,8 @@ func CheckDrain(f Facts, node string, budgets []policyv1.PodDisruptionBudget) Dr
 		switch verdict {
 		case DrainHeld:
 			d.Held++
+		case DrainReplaced:
+			d.Replaced++
 		case DrainWaits:
 			d.Waiting++
 		case DrainGoes:
@@ -117,11 +126,15 @@ func (x *index) drained(pod *corev1.Pod, budgets []policyv1.PodDisruptionBudget)
 		held = append(held, Reason{Code: CodeNoController, Message: "no controller makes another Pod in its place",
 			Next: "kubectl drain --force deletes it for good"})
 	}
+	var replaced *Reason
 	if managed {
 		gracefulHeld, gracefulWaits := x.gracefully(pod, v)
 		held, waits = append(held, gracefulHeld...), append(waits, gracefulWaits...)
+		replaced, held, waits = x.replacedFirst(pod, v, held, waits)
 	}
 	switch {
+	case replaced != nil && len(held) == 0:
+		return DrainReplaced, append([]Reason{*replaced}, waits...)
 	case len(held) > 0:
 		return DrainHeld, append(held, waits...)
 	case len(waits) > 0:
@@ -130,6 +143,34 @@ func (x *index) drained(pod *corev1.Pod, budgets []policyv1.PodDisruptionBudget)
 		return DrainGoes, []Reason{{Code: CodeUnmanaged, Message: "it is evicted at once, without leaving service first"}}
 	}
 	return DrainGoes, nil
+}
+
+// replacedFirst is why another Pod takes the place of this one first, nil if none does. What counts Pods is then no longer
+// in the way.
+func (x *index) replacedFirst(
+	pod *corev1.Pod, v podops.View, held, waits []Reason,
+) (replaced *Reason, leftHeld, leftWaits []Reason) {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return nil, held, waits
+	}
+	set := x.sets[types.NamespacedName{Namespace: pod.Namespace, Name: owner.Name}]
+	if set == nil || set.UID != owner.UID {
+		return nil, held, waits
+	}
+	counts := func(r Reason) bool { return r.Code == CodeBudgetSpent || r.Code == CodeDisruptionBudget }
+	isCounted := slices.ContainsFunc(held, counts) || slices.ContainsFunc(waits, counts)
+	policy := drain.PolicyOf(set)
+	if policy.Obstacle != "" && isCounted {
+		held = append(held, Reason{Code: CodeReplaced, Message: "it is not replaced by another Pod first: " + policy.Obstacle})
+		return nil, held, waits
+	}
+	if !policy.Replaces(v, isCounted) {
+		return nil, held, waits
+	}
+	return &Reason{Code: CodeReplaced, Message: fmt.Sprintf(
+			"another Pod serves in its place first (CollaSet %s, spec.disruption.onEviction %s)", set.Name, policy.OnEviction)},
+		slices.DeleteFunc(held, counts), slices.DeleteFunc(waits, counts)
 }
 
 // budgetRefuses is the reason for which a PodDisruptionBudget refuses the eviction now; nil if it does not. One that

@@ -8,6 +8,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/insight"
 )
 
@@ -33,6 +34,14 @@ func TestDrain(t *testing.T) {
 		"nothing": {situation: "paused", want: insight.DrainGoes},
 		"a PodDisruptionBudget": {situation: "paused", budgets: []policyv1.PodDisruptionBudget{never},
 			want: insight.DrainHeld, code: insight.CodeDisruptionBudget},
+		"the same, of a Pod that is replaced first": {situation: "paused", budgets: []policyv1.PodDisruptionBudget{never},
+			change: evicts("Replace"), want: insight.DrainReplaced, code: insight.CodeReplaced},
+		"a rule without room, and a Pod that is replaced then": {situation: "rule", change: evicts("ReplaceWhenBlocked"),
+			want: insight.DrainReplaced, code: insight.CodeReplaced},
+		"room, and a Pod that would be replaced": {situation: "paused", change: evicts("ReplaceWhenBlocked"),
+			want: insight.DrainGoes},
+		"a freeze, whatever comes first": {situation: "freeze", change: evicts("Replace"), want: insight.DrainHeld,
+			code: "Frozen"},
 		"one that mirrors a rule does not count": {situation: "paused", budgets: []policyv1.PodDisruptionBudget{mirrored},
 			want: insight.DrainGoes},
 		"a Pod of a DaemonSet": {situation: "paused",
@@ -60,8 +69,17 @@ func TestDrain(t *testing.T) {
 			if tc.code != "" {
 				require.Equal(t, tc.code, drain.Pods[0].Reasons[0].Code)
 			}
-			require.Equal(t, 1, drain.Held+drain.Waiting+drain.Going+drain.Ignored)
+			require.Equal(t, 1, drain.Held+drain.Replaced+drain.Waiting+drain.Going+drain.Ignored)
 		})
+	}
+}
+
+// evicts has the CollaSets say what an eviction does.
+func evicts(policy appsv1alpha1.EvictionPolicy) func(*insight.Facts) {
+	return func(f *insight.Facts) {
+		for i := range f.CollaSets {
+			f.CollaSets[i].Spec.Disruption = &appsv1alpha1.Disruption{OnEviction: policy}
+		}
 	}
 }
 

@@ -20,9 +20,9 @@ import (
 
 func (p *plugin) drainCheckCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "drain-check NODE", GroupID: groupLook, Short: "Show which Pods a drain of the node would wait for, and why",
-		Long: `Show which Pods a drain of the node would wait for, and why: freezes, rules, PodDisruptionBudgets,
-finalizers. The command only reads.
+		Use: "drain-check NODE", GroupID: groupLook, Short: "Show what a drain of the node would do with each Pod, and what it would wait for",
+		Long: `Show what a drain of the node would do with each Pod now, and what it would wait for: freezes, rules,
+PodDisruptionBudgets, finalizers, other Pods that come first (spec.disruption of a CollaSet). The command only reads.
 
 The exit code is 2 if a Pod would wait until a user acts. Rules are evaluated by their current status: the budget that
 is left when the drain begins may differ.`,
@@ -67,7 +67,7 @@ func (s *session) drainCheck(ctx context.Context, node string) (insight.Drain, e
 	}
 	f := insight.Facts{System: s.system, Pods: pods, Namespaces: map[string]map[string]string{},
 		Nodes: map[string]*corev1.Node{}, Gaps: gaps}
-	for _, read := range []func(context.Context, string, *insight.Facts) error{s.readRules,
+	for _, read := range []func(context.Context, string, *insight.Facts) error{s.readSets, s.readRules,
 		s.readNamespaces, s.readLeases} {
 		if err := read(ctx, namespace, &f); err != nil {
 			return insight.Drain{}, err
@@ -107,10 +107,10 @@ func (s *session) podsOn(ctx context.Context, node, namespace string) ([]corev1.
 }
 
 func writeDrainCheck(w io.Writer, d insight.Drain) {
-	fmt.Fprintf(w, "node %s: %s; %d would be held, %d wait their turn, %d go at once, %d are left alone\n", d.Node,
-		plural(len(d.Pods), "Pod"), d.Held, d.Waiting, d.Going, d.Ignored)
-	for _, verdict := range []insight.DrainVerdict{insight.DrainHeld, insight.DrainWaits, insight.DrainGoes,
-		insight.DrainIgnored} {
+	fmt.Fprintf(w, "node %s: %s; %d would be held, %d are replaced first, %d wait their turn, %d go at once, "+
+		"%d are left alone\n", d.Node, plural(len(d.Pods), "Pod"), d.Held, d.Replaced, d.Waiting, d.Going, d.Ignored)
+	for _, verdict := range []insight.DrainVerdict{insight.DrainHeld, insight.DrainReplaced, insight.DrainWaits,
+		insight.DrainGoes, insight.DrainIgnored} {
 		pods := slices.DeleteFunc(slices.Clone(d.Pods), func(p insight.DrainedPod) bool { return p.Verdict != verdict })
 		if len(pods) == 0 {
 			continue

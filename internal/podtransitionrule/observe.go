@@ -18,6 +18,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/drain"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 )
@@ -105,9 +106,10 @@ func newOwners(c client.Reader, mapper meta.RESTMapper, clk clock.PassiveClock) 
 // their Pods count themselves.
 func (w *owners) in(ctx context.Context, namespace string) ([]grants.Owner, error) {
 	var all []grants.Owner
-	add := func(o client.Object, replicas int32, podLabels map[string]string) {
+	add := func(o client.Object, replicas int32, surges bool, podLabels map[string]string) {
 		if replicas > 0 && o.GetDeletionTimestamp() == nil {
-			all = append(all, grants.Owner{UID: o.GetUID(), Name: o.GetName(), Replicas: replicas, PodLabels: podLabels})
+			all = append(all, grants.Owner{UID: o.GetUID(), Name: o.GetName(), Replicas: replicas, Surges: surges,
+				PodLabels: podLabels})
 		}
 	}
 	var replicaSets appsv1.ReplicaSetList
@@ -131,15 +133,15 @@ func (w *owners) in(ctx context.Context, namespace string) ([]grants.Owner, erro
 	}
 	for i := range replicaSets.Items {
 		o := &replicaSets.Items[i]
-		add(o, ptr.Deref(o.Spec.Replicas, 1), o.Spec.Template.Labels)
+		add(o, ptr.Deref(o.Spec.Replicas, 1), false, o.Spec.Template.Labels)
 	}
 	for i := range statefulSets.Items {
 		o := &statefulSets.Items[i]
-		add(o, ptr.Deref(o.Spec.Replicas, 1), o.Spec.Template.Labels)
+		add(o, ptr.Deref(o.Spec.Replicas, 1), false, o.Spec.Template.Labels)
 	}
 	for i := range collaSets.Items {
 		o := &collaSets.Items[i]
-		add(o, ptr.Deref(o.Spec.Replicas, 0), o.Spec.Template.Labels)
+		add(o, ptr.Deref(o.Spec.Replicas, 0), drain.PolicyOf(o).Surges(), o.Spec.Template.Labels)
 	}
 	return all, nil
 }

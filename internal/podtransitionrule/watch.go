@@ -50,6 +50,10 @@ func strip(object any) (any, error) {
 	case *appsv1alpha1.CollaSet:
 		kept := &appsv1alpha1.CollaSet{ObjectMeta: stripMeta(&o.ObjectMeta)}
 		kept.Spec.Replicas, kept.Spec.Template.Labels = o.Spec.Replicas, o.Spec.Template.Labels
+		kept.Spec.Disruption, kept.Spec.NamingStrategy = o.Spec.Disruption, o.Spec.NamingStrategy
+		if len(o.Spec.VolumeClaimTemplates) > 0 { // whether there are any matters to drain.PolicyOf
+			kept.Spec.VolumeClaimTemplates = make([]corev1.PersistentVolumeClaim, 1)
+		}
 		return kept, nil
 	}
 	return bootstrap.StripManagedFields(object)

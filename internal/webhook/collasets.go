@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/drain"
 )
 
 // revisionSuffix is how much a ControllerRevision's name adds to the CollaSet's: a dash and a hash of at most ten
@@ -91,6 +92,10 @@ func validateCollaSet(_ context.Context, request admission.Request) admission.Re
 	}
 	var errs field.ErrorList
 	warnings := warnCollaSet(&set.Spec)
+	if p := drain.PolicyOf(&set); p.Obstacle != "" && set.DeletionTimestamp == nil {
+		warnings = append(warnings, fmt.Sprintf(
+			"spec.disruption.onEviction %s has no effect, evicted Pods are deleted first: %s", p.OnEviction, p.Obstacle))
+	}
 	if request.Operation == admissionv1.Create {
 		errs = append(errs, checkName(nameOf(set.ObjectMeta))...)
 	}

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/drain"
 )
 
 // retrySeconds is what a refused eviction is told to wait. client-go repeats such a request up to ten times by itself
@@ -66,13 +68,18 @@ type removal struct {
 	// Budget is the name of a user's PodDisruptionBudget that allows no disruption of the Pod now, "" if there is none.
 	// Only the first eviction of a healthy Pod depends on it.
 	Budget string
+	// Policy is what the Pod's workload has an eviction do, and Awaits what a Pod that is being replaced waits for, as
+	// the CollaSet's status has it; "" if it says nothing. Only evictions depend on them.
+	Policy drain.Policy
+	Awaits string
 }
 
 // removalAnswer is what becomes of a removal.
 type removalAnswer struct {
 	Allowed bool
-	// Mark is true if the Pod is to be marked for graceful deletion before the request is refused.
-	Mark bool
+	// Mark is the label that the Pod is to get before the request is refused, "" for none: for its graceful deletion, or
+	// for its replacement.
+	Mark string
 	// Message says to the user why it is refused, what the Pod waits for, and how to cancel or to force.
 	Message string
 	// Code and Reason are the HTTP status of a refusal, RetryAfter the seconds to wait, 0 for none.
@@ -91,13 +98,19 @@ func decideRemoval(r removal, policy removalPolicy) removalAnswer {
 	}
 	graceful, warnings := gracefulFor(r, policy)
 	_, marked := r.Pod.Labels[appsv1alpha1.ToDeleteLabel]
+	replaces := r.Verb == removeByEviction && r.Policy.Replaces(r.Pod, r.Budget != "")
 	switch {
 	case !graceful, isOut(r, marked):
 		return removalAnswer{Allowed: true, Warnings: warnings}
 	case r.DryRun:
-		return removalAnswer{Allowed: true, Warnings: append(warnings, fmt.Sprintf(
-			"not in a dry run, this %s would be refused at first: the Pod is taken out of service, then deleted (graceful deletion)",
-			r.Verb))}
+		then := "the Pod is taken out of service, then deleted (graceful deletion)"
+		if replaces {
+			then = "another Pod takes its place, then it is taken out of service and deleted"
+		}
+		return removalAnswer{Allowed: true, Warnings: append(warnings,
+			fmt.Sprintf("not in a dry run, this %s would be refused at first: %s", r.Verb, then))}
+	case replaces:
+		return replaceFirst(r, warnings)
 	}
 	if r.Verb == removeByEviction && !marked && r.Pod.Ready && r.Budget != "" {
 		return refuse(r, warnings,
@@ -110,7 +123,34 @@ func decideRemoval(r removal, policy removalPolicy) removalAnswer {
 				r.Leaving, r.Pod.Name))
 	}
 	answer := refuse(r, warnings, explainRemoval(r.Pod, marked))
-	answer.Mark = !marked
+	if r.Policy.Obstacle != "" {
+		answer.Message += ". It is not replaced by another Pod first: " + r.Policy.Obstacle
+	}
+	if !marked || r.Verb == removeByEviction && mayBeWithdrawn(r.Pod) {
+		answer.Mark = appsv1alpha1.ToDeleteLabel
+	}
+	return answer
+}
+
+// mayBeWithdrawn reports whether all that ask for the Pod's deletion are programs that may withdraw, and no eviction.
+func mayBeWithdrawn(v podops.View) bool {
+	return !slices.ContainsFunc(podops.Askers(v, appsv1alpha1.ToDeleteLabel),
+		func(asker string) bool { return asker == podops.AskerEviction || asker == podops.AskerOther })
+}
+
+// replaceFirst refuses an eviction until another Pod serves and the evicted one is gone.
+func replaceFirst(r removal, warnings []string) removalAnswer {
+	waits := cmp.Or(r.Awaits, "it waits for the other Pod")
+	if _, isDeleted := r.Pod.Labels[appsv1alpha1.ToDeleteLabel]; isDeleted {
+		waits = waitingFor(r.Pod, true)
+	}
+	answer := refuse(r, warnings, fmt.Sprintf("Pod %[2]s is replaced: another Pod serves before it is taken out of service "+
+		"and deleted. Now: %[3]s. To cancel: kubectl label pod -n %[1]s %[2]s %[4]s- . "+
+		"To delete it at once: kubectl delete pod -n %[1]s %[2]s --grace-period=0 --force",
+		r.Pod.Namespace, r.Pod.Name, waits, appsv1alpha1.ToReplaceLabel))
+	if !podops.MarkedBy(r.Pod, appsv1alpha1.ToReplaceLabel, podops.AskerEviction) {
+		answer.Mark = appsv1alpha1.ToReplaceLabel
+	}
 	return answer
 }
 

@@ -36,6 +36,9 @@ func dryRun(r *removal)      { r.DryRun = true }
 func marked(r *removal)      { r.Pod.Labels[appsv1alpha1.ToDeleteLabel] = "1" }
 func notReady(r *removal)    { r.Pod.Ready = false }
 func noneAllowed(r *removal) { r.Budget = "web-pdb" }
+func replaces(policy appsv1alpha1.EvictionPolicy) func(*removal) {
+	return func(r *removal) { r.Policy.OnEviction = policy }
+}
 func label(k, v string) func(*removal) {
 	return func(r *removal) { r.Pod.Labels[k] = v }
 }
@@ -201,13 +204,38 @@ func TestDecideRemoval(t *testing.T) {
 			want: refusedAndMarked},
 		"a budget and a Pod that is marked": {removal: serving(byEviction, noneAllowed, marked), want: refused,
 			says: "is being taken out of service"},
+		"an eviction of a Pod that is replaced first": {removal: serving(byEviction, replaces("Replace")),
+			want: refusedAndMarked, says: "Pod web-1 is replaced: another Pod serves before it is taken out of service"},
+		"the same, whatever the budget": {removal: serving(byEviction, replaces("Replace"), noneAllowed),
+			want: refusedAndMarked, says: "it waits for the other Pod. To cancel: kubectl label pod -n shop web-1 " +
+				"collaset.kusionstack.io/to-replace- ."},
+		"the same, in a dry run": {removal: serving(byEviction, replaces("Replace"), dryRun), want: warned,
+			says: "another Pod takes its place"},
+		"the same, again": {removal: serving(byEviction, replaces("Replace"),
+			label(appsv1alpha1.ToReplaceLabel, "true"), func(r *removal) {
+				r.Awaits = "its replacement web-2 is not available yet"
+				r.Pod.Annotations = map[string]string{appsv1alpha1.ToReplaceLabel + podops.AskersSuffix: "eviction"}
+			}), want: refused, says: "Now: its replacement web-2 is not available yet."},
+		"a deletion is no eviction": {removal: serving(replaces("Replace")), want: refusedAndMarked,
+			says: "is then deleted by itself"},
+		"a Pod that cannot be replaced first": {removal: serving(byEviction, replaces("Replace"),
+			func(r *removal) { r.Policy.Obstacle = "its name is in sequence" }), want: refusedAndMarked,
+			says: "It is not replaced by another Pod first: its name is in sequence"},
+		"a budget refuses a Pod that is replaced when blocked": {
+			removal: serving(byEviction, replaces("ReplaceWhenBlocked"), noneAllowed), want: refusedAndMarked,
+			says: "is replaced"},
+		"no budget does": {removal: serving(byEviction, replaces("ReplaceWhenBlocked")), want: refusedAndMarked,
+			says: "is then deleted by itself"},
+		"a Pod that a job wants deleted": {removal: serving(byEviction, marked, func(r *removal) {
+			r.Pod.Annotations = map[string]string{appsv1alpha1.ToDeleteLabel + podops.AskersSuffix: "operationjob/1"}
+		}), want: refusedAndMarked, says: "is then deleted by itself"},
 		"a budget in a dry run": {removal: serving(byEviction, noneAllowed, dryRun), want: warned},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			answer := decideRemoval(tc.removal, defaultPolicy(!tc.off))
 			got := map[[2]bool]string{{true, false}: admitted, {false, false}: refused,
-				{false, true}: refusedAndMarked}[[2]bool{answer.Allowed, answer.Mark}]
+				{false, true}: refusedAndMarked}[[2]bool{answer.Allowed, answer.Mark != ""}]
 			if answer.Allowed && len(answer.Warnings) > 0 {
 				got = warned
 			}
@@ -240,7 +268,7 @@ func TestRefusalSaysHowToCancelAndToForce(t *testing.T) {
 // was not marked before, and those who must never wait never do.
 func TestRemovalProperties(t *testing.T) {
 	labels := []string{
-		podops.GracefulDeletionLabel, appsv1alpha1.ToDeleteLabel, podops.OperatingPrefix + "/a",
+		podops.GracefulDeletionLabel, appsv1alpha1.ToDeleteLabel, appsv1alpha1.ToReplaceLabel, podops.OperatingPrefix + "/a",
 		podops.OperationTypePrefix + "/a", podops.PreCheckPrefix + "/a",
 		podops.PreCheckedPrefix + "/a", podops.PreparingPrefix + "/a", podops.OperatePrefix + "/a",
 		podops.PermissionPrefix + "/delete",
@@ -262,10 +290,17 @@ func TestRemovalProperties(t *testing.T) {
 		for _, key := range rapid.SliceOfDistinct(rapid.SampledFrom(labels), rapid.ID).Draw(t, "labels") {
 			r.Pod.Labels[key] = rapid.SampledFrom(values).Draw(t, key)
 		}
+		r.Policy.OnEviction = rapid.SampledFrom([]appsv1alpha1.EvictionPolicy{"", "Replace", "ReplaceWhenBlocked"}).
+			Draw(t, "policy")
 		answer := decideRemoval(r, defaultPolicy(yes("graceful")))
-		_, wasMarked := r.Pod.Labels[appsv1alpha1.ToDeleteLabel]
-		if answer.Mark && (answer.Allowed || r.DryRun || wasMarked) {
+		_, wasMarked := r.Pod.Labels[answer.Mark]
+		if answer.Mark != "" && (answer.Allowed || r.DryRun || wasMarked && podops.MarkedBy(r.Pod, answer.Mark,
+			podops.AskerEviction)) {
 			t.Fatalf("marked: %+v", answer)
+		}
+		if _, replaced := r.Pod.Labels[appsv1alpha1.ToReplaceLabel]; r.Policy.OnEviction == "Replace" && r.Pod.Ready &&
+			r.Verb == removeByEviction && answer.Mark == appsv1alpha1.ToDeleteLabel && (replaced || !wasMarked) {
+			t.Fatalf("it goes before another Pod serves: %+v", answer)
 		}
 		free := r.DryRun || r.Forced || !r.Scheduled || r.NamespaceTerminating || !r.Pod.Gate || r.Pod.Terminating ||
 			r.Pod.Terminal || r.User != "jane" ||

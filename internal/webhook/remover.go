@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -13,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -23,6 +23,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/drain"
 )
 
 // remover answers requests to delete and to evict Pods. Its methods are safe for concurrent use, and any number of
@@ -117,23 +118,53 @@ func (r *remover) answer(ctx context.Context, asked removal, pod *corev1.Pod) ad
 		return failed(asked, err)
 	}
 	answer := decideRemoval(asked, r.policy)
-	if !answer.Allowed && asked.Verb == removeByEviction {
-		r.refusals.remember(evictorOf(asked), pod.UID, r.clock.Now())
-	}
-	if answer.Mark && asked.Verb == removeByEviction {
-		budget, err := r.exhaustedBudget(ctx, pod)
-		if err != nil {
+	if asked.Verb == removeByEviction && (!answer.Allowed || asked.DryRun) {
+		if !asked.DryRun {
+			r.refusals.remember(evictorOf(asked), pod.UID, r.clock.Now())
+		}
+		if err := r.readPolicy(ctx, &asked, pod); err != nil {
 			return failed(asked, err)
 		}
-		asked.Budget = budget
 		answer = decideRemoval(asked, r.policy)
 	}
-	if answer.Mark {
-		if err := r.mark(ctx, pod); err != nil {
+	if answer.Mark != "" {
+		if err := r.mark(ctx, asked, pod, answer.Mark); err != nil {
 			return failed(asked, err)
 		}
 	}
-	return count(asked.Verb, respond(pod.Name, answer), answer.Mark)
+	return count(asked.Verb, respond(pod.Name, answer), answer.Mark != "")
+}
+
+// readPolicy adds what an eviction does to the Pod, and whether a PodDisruptionBudget is in the way of the first one.
+func (r *remover) readPolicy(ctx context.Context, asked *removal, pod *corev1.Pod) error {
+	if owner := collaSetOf(pod); owner != nil {
+		set := &appsv1alpha1.CollaSet{}
+		err := r.live.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: owner.Name}, set)
+		switch {
+		case apierrors.IsNotFound(err) || meta.IsNoMatchError(err):
+		case err != nil:
+			return fmt.Errorf("reading CollaSet %s/%s: %w", pod.Namespace, owner.Name, err)
+		case set.UID == owner.UID:
+			asked.Policy, asked.Awaits = drain.PolicyOf(set), awaits(set, pod.Name)
+		}
+	}
+	if drain.IsAsked(asked.Pod) {
+		return nil
+	}
+	budget, err := r.exhaustedBudget(ctx, pod)
+	asked.Budget = budget
+	return err
+}
+
+// awaits is what the Pod waits for by the CollaSet's status, which names one Pod for each reason; "" if it does not name
+// this one.
+func awaits(set *appsv1alpha1.CollaSet, pod string) string {
+	for i := range set.Status.Blockers {
+		if message, ok := strings.CutPrefix(set.Status.Blockers[i].Message, "Pod "+pod+": "); ok {
+			return message
+		}
+	}
+	return ""
 }
 
 func evictorOf(r removal) evictor {
@@ -148,9 +179,8 @@ const garbageCollector = "system:serviceaccount:kube-system:generic-garbage-coll
 // to delete it. Pods that Kuperator v0.7 or an earlier version of this suite made have an owner reference that
 // blocks.
 func (r *remover) readOwner(ctx context.Context, asked *removal, pod *corev1.Pod) error {
-	owner := metav1.GetControllerOf(pod)
-	if asked.User != garbageCollector || owner == nil || owner.Kind != appsv1alpha1.CollaSetKind ||
-		schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).Group != appsv1alpha1.GroupName {
+	owner := collaSetOf(pod)
+	if asked.User != garbageCollector || owner == nil {
 		return nil
 	}
 	set := &metav1.PartialObjectMetadata{}
@@ -166,6 +196,16 @@ func (r *remover) readOwner(ctx context.Context, asked *removal, pod *corev1.Pod
 		asked.Leaving = set.Name
 	}
 	return nil
+}
+
+// collaSetOf is the CollaSet that controls the Pod, nil if none does.
+func collaSetOf(pod *corev1.Pod) *metav1.OwnerReference {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil || owner.Kind != appsv1alpha1.CollaSetKind ||
+		schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).Group != appsv1alpha1.GroupName {
+		return nil
+	}
+	return owner
 }
 
 // readNamespace adds what the namespace says.
@@ -185,59 +225,44 @@ func (r *remover) readNamespace(ctx context.Context, asked *removal) error {
 	return nil
 }
 
-// exhaustedBudget names a PodDisruptionBudget that selects the Pod and allows no disruption now, "" if there is none.
-// One that mirrors a PodTransitionRule does not count: the rule itself decides when the Pod goes.
+// exhaustedBudget names a PodDisruptionBudget of a user that allows no disruption of the Pod now, "" if there is none.
 func (r *remover) exhaustedBudget(ctx context.Context, pod *corev1.Pod) (string, error) {
 	var budgets policyv1.PodDisruptionBudgetList
 	if err := r.live.List(ctx, &budgets, client.InNamespace(pod.Namespace)); err != nil {
 		return "", fmt.Errorf("listing the PodDisruptionBudgets of namespace %s: %w", pod.Namespace, err)
 	}
-	for i := range budgets.Items {
-		if budget := &budgets.Items[i]; budget.Status.DisruptionsAllowed == 0 && !mirrors(budget) && covers(budget, pod) {
-			return budget.Name, nil
-		}
-	}
-	return "", nil
-}
-
-// mirrors reports whether a PodTransitionRule keeps the budget.
-func mirrors(budget *policyv1.PodDisruptionBudget) bool {
-	owner := metav1.GetControllerOf(budget)
-	return owner != nil && owner.Kind == appsv1alpha1.PodTransitionRuleKind &&
-		schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).Group == appsv1alpha1.GroupName
-}
-
-// covers reports whether the budget selects the Pod. A selector that cannot be read selects nothing, as in the API
-// server.
-func covers(budget *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
-	selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
-	return err == nil && selector.Matches(labels.Set(pod.Labels))
+	return drain.Exhausted(budgets.Items, pod.Labels), nil
 }
 
 // cheapest is the pod-deletion-cost of a marked Pod of a ReplicaSet.
 const cheapest = "-2147483648"
 
-// mark hands the Pod to lifecycle-controller. A Pod that is gone, or is another one by now (a conflict), needs no mark.
+// mark asks for the Pod to be deleted gracefully, or to be replaced first. A Pod that is gone, has changed or is another
+// one by now (a conflict) is marked at the next request, if it still needs that.
 //
 // A ReplicaSet that is refused to delete a Pod chooses again next time, and its order changes as Pods go. The marked
 // Pod becomes the cheapest to delete, unless its owner has set a cost, so that not a second one is marked in its place.
-func (r *remover) mark(ctx context.Context, pod *corev1.Pod) error {
-	metadata := map[string]any{
-		"uid":    pod.UID,
-		"labels": map[string]string{appsv1alpha1.ToDeleteLabel: podops.Stamp(r.clock.Now())},
+func (r *remover) mark(ctx context.Context, asked removal, pod *corev1.Pod, mark string) error {
+	stamp := podops.Stamp(r.clock.Now())
+	change := podops.Change{Labels: map[string]*string{appsv1alpha1.ToDeleteLabel: &stamp}}
+	view := asked.Pod
+	if asked.Verb == removeByEviction {
+		var err error
+		if change, err = drain.Ask(view, mark == appsv1alpha1.ToReplaceLabel, r.clock.Now()); err != nil {
+			return err
+		}
+	} else {
+		view.ResourceVersion = "" // a user's mark replaces no one's record
 	}
 	owner := metav1.GetControllerOf(pod)
 	if _, priced := pod.Annotations[corev1.PodDeletionCost]; !priced && owner != nil && owner.Kind == "ReplicaSet" {
-		metadata["annotations"] = map[string]string{corev1.PodDeletionCost: cheapest}
-	}
-	body, err := json.Marshal(map[string]any{"metadata": metadata})
-	if err != nil {
-		return fmt.Errorf("encoding the mark of Pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		cost := cheapest
+		change = change.Then(view, podops.Change{Annotations: map[string]*string{corev1.PodDeletionCost: &cost}})
 	}
 	marked := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-	err = r.writer.Patch(ctx, marked, client.RawPatch(types.MergePatchType, body))
+	err := r.writer.Patch(ctx, marked, client.RawPatch(types.MergePatchType, change.MergePatch(view)))
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("marking Pod %s/%s for deletion: %w", pod.Namespace, pod.Name, err)
+		return fmt.Errorf("marking Pod %s/%s with %s: %w", pod.Namespace, pod.Name, mark, err)
 	}
 	return nil
 }

@@ -662,3 +662,42 @@ func FuzzRemovalsNeverPanic(f *testing.F) {
 		c.eviction(t.Context(), request)
 	})
 }
+
+// TestAnEvictionDoesWhatTheCollaSetSays has a budget allow nothing, so that only a Pod that is replaced is marked.
+func TestAnEvictionDoesWhatTheCollaSetSays(t *testing.T) {
+	for name, tc := range map[string]struct {
+		policy   appsv1alpha1.EvictionPolicy
+		replaces bool
+		uid      string
+	}{
+		"Replace":                        {policy: appsv1alpha1.EvictionReplace, replaces: true, uid: "o"},
+		"ReplaceWhenBlocked":             {policy: appsv1alpha1.EvictionReplaceWhenBlocked, replaces: true, uid: "o"},
+		"Delete":                         {policy: appsv1alpha1.EvictionDelete, uid: "o"},
+		"another CollaSet with its name": {policy: appsv1alpha1.EvictionReplace, uid: "other"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := webPod(func(p *corev1.Pod) {
+				p.OwnerReferences = []metav1.OwnerReference{{APIVersion: appsv1alpha1.SchemeGroupVersion.String(),
+					Kind: appsv1alpha1.CollaSetKind, Name: "web", UID: "o", Controller: ptr.To(true)}}
+			})
+			set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: types.UID(tc.uid)},
+				Spec: appsv1alpha1.CollaSetSpec{Disruption: &appsv1alpha1.Disruption{OnEviction: tc.policy}}}
+			set.Status.Blockers = []appsv1alpha1.Blocker{{Message: "Pod web-1: its replacement web-2 is not available yet"}}
+			budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-pdb"},
+				Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}}
+			c := newCluster(pod, set, budget)
+			for range 2 {
+				response := c.evict(t, "jane", nil)
+				require.False(t, response.Allowed)
+				require.EqualValues(t, http.StatusTooManyRequests, response.Result.Code)
+				require.Equal(t, tc.replaces, strings.Contains(response.Result.Message, "web-2 is not available yet"))
+			}
+			require.Empty(t, c.mark(t))
+			require.NoError(t, c.client.Get(t.Context(), client.ObjectKeyFromObject(pod), pod))
+			require.Equal(t, tc.replaces, podops.MarkedBy(podops.Read(pod), appsv1alpha1.ToReplaceLabel, podops.AskerEviction))
+			if tc.replaces {
+				require.Equal(t, 1, c.patches, "it is marked once")
+			}
+		})
+	}
+}

@@ -20,6 +20,7 @@ const rolloutPrefix = "rollout.kusionstack.io/"
 
 // ownFields are the fields of spec that v0.7 does not have.
 var ownFields = [][]string{
+	{"disruption"},
 	{"minReadySeconds"},
 	{"progressDeadlineSeconds"},
 	{"scaleStrategy", "persistentVolumeClaimRetentionPolicy", "whenTemplateChanged"},

@@ -100,6 +100,11 @@ func running(n int32, with ...func(*appsv1alpha1.CollaSet)) func(*play) error {
 	}
 }
 
+// surging has evicted Pods replaced.
+func surging(s *appsv1alpha1.CollaSet) {
+	s.Spec.Disruption = &appsv1alpha1.Disruption{OnEviction: appsv1alpha1.EvictionReplace}
+}
+
 // imaged changes the image and waits for nothing.
 func imaged(image string) func(*play) error {
 	return func(p *play) error { return p.image("web", image) }
@@ -189,6 +194,8 @@ func scenarios() []scenario {
 			components: append(faulted(), suite.Webhook)},
 		{name: "evict", setup: all(ruled("budget", 1), running(3)), steps: takeAway(byEviction),
 			components: append(faulted(), suite.Webhook)},
+		{name: "evict-replaced", setup: all(served, ruled("budget", 0), running(3, surging)), steps: takeAway(byEviction),
+			anyInstances: true},
 		{name: "drain", setup: all(served, ruled("budget", 1), running(3)), steps: drain},
 		{name: "evict-in-update", setup: all(served, ruled("budget", 1), running(3)), steps: evictInUpdate,
 			components: append(faulted(), suite.Webhook), anyRestarts: true},

@@ -12,6 +12,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
+	"kusionstack.io/kuperator/internal/drain"
 	"kusionstack.io/kuperator/internal/lifecycle/podphase"
 	"kusionstack.io/kuperator/internal/resourceconsist/traffic"
 	"kusionstack.io/kuperator/internal/testkit/explorer"
@@ -501,12 +502,34 @@ func (l *local) user() {
 			l.spend(func(b *budget) *int8 { return &b.cancels }, "user cancels "+o.ID+" on %s", l.p.changed(c), nil)
 		}
 	}
+	l.evicted()
 	if _, marked := l.p.view.Labels[appsv1alpha1.ToDeleteLabel]; marked {
 		next := l.p.labelled(map[string]*string{appsv1alpha1.ToDeleteLabel: nil})
 		l.spend(func(b *budget) *int8 { return &b.unmarks }, "user takes the mark off %s", next, nil)
 	} else {
 		next := l.p.labelled(map[string]*string{appsv1alpha1.ToDeleteLabel: ptr.To("1")})
 		l.spend(func(b *budget) *int8 { return &b.marks }, "user marks %s to-delete", next, nil)
+	}
+}
+
+// evicted is what webhook-server makes of an eviction, and what becomes of it when the Pod's node takes Pods again.
+func (l *local) evicted() {
+	policy := drain.Policy{OnEviction: appsv1alpha1.EvictionReplace}
+	if !policy.Replaces(l.p.view, false) {
+		return
+	}
+	mark := appsv1alpha1.ToReplaceLabel
+	if l.rash {
+		mark = appsv1alpha1.ToDeleteLabel
+	}
+	ask, err := podops.Mark(l.p.view, mark, "true", podops.AskerEviction)
+	if err != nil {
+		panic(err)
+	}
+	l.spend(func(b *budget) *int8 { return &b.drains }, "user evicts %s", l.p.changed(ask), nil)
+	if podops.MarkedBy(l.p.view, mark, podops.AskerEviction) {
+		next := l.p.changed(podops.Withdraw(l.p.view, mark, podops.AskerEviction))
+		l.spend(func(b *budget) *int8 { return &b.opens }, "user uncordons the node of %s", next, nil)
 	}
 }
 

@@ -205,7 +205,7 @@ func (w *walk) mayGrant(plan []ruleWrite) error {
 	}
 	for i := range w.scenario.pods {
 		p := w.pod(i)
-		if !serves(p) || w.passes(i, w.rules) || !w.passes(i, after) {
+		if !serves(p) || w.passes(i, w.rules) || !w.passes(i, after) || w.relieved(i, after) {
 			continue
 		}
 		if w.frozen.engine {
@@ -218,7 +218,7 @@ func (w *walk) mayGrant(plan []ruleWrite) error {
 			var busy uint
 			for j := range w.scenario.pods {
 				missed := spec.pods == nil || !w.pod(j).gone // a part of a controller's Pods misses none
-				if spec.selects(j) && missed && (!serves(w.pod(j)) || w.passes(j, after)) {
+				if spec.selects(j) && missed && !w.relieved(j, after) && (!serves(w.pod(j)) || w.passes(j, after)) {
 					busy |= 1 << j
 				}
 			}
@@ -229,6 +229,17 @@ func (w *walk) mayGrant(plan []ruleWrite) error {
 		}
 	}
 	return nil
+}
+
+// relieved reports whether another Pod serves in the place of this one, and cannot go on.
+func (w *walk) relieved(i int, ledger [maxRules]int32) bool {
+	for j := range w.scenario.pods {
+		p := w.pod(j)
+		if serves(p) && p.view.Labels[appsv1alpha1.ReplacePairOriginNameLabel] == w.pod(i).view.Name && !w.passes(j, ledger) {
+			return true
+		}
+	}
+	return false
 }
 
 // mayAnswer says what is wrong with a write of a rule that asks a webhook: whatever it newly grants at PreCheck, the

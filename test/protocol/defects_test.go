@@ -60,6 +60,10 @@ func TestExplorerFindsPlantedDefects(t *testing.T) {
 		"a Pod replaced before the new one serves": {
 			scenario{pods: 3, replicas: 1, collaset: true, surge: true, defects: defects{hopeful: true}},
 			"gone before the new one serves"},
+		"an evicted Pod marked for deletion that is to be replaced first": {
+			scenario{pods: 3, replicas: 1, collaset: true, surge: true, budget: budget{drains: 1},
+				defects: defects{rash: true}},
+			"gone before the new one serves"},
 		"a new Pod created before it is stored for whom": {
 			scenario{pods: 3, replicas: 1, collaset: true, surge: true, defects: defects{forgetful: true}},
 			"Pods for 1 replicas"},

@@ -95,6 +95,8 @@ type budget struct {
 	refusals  int8 // times that the webhook says no
 	absences  int8 // times that a cooperator is taken for absent
 	restarts  int8 // times that collaset-controller is restarted
+	drains    int8 // Pods that are evicted, of a CollaSet that has another Pod come first
+	opens     int8 // times that the node of such a Pod takes Pods again
 	lates     int8 // times that its window hears of a Pod after its cache shows it
 }
 
@@ -110,6 +112,7 @@ type defects struct {
 	hastyAct    bool // operators act as soon as they see "operate", whatever Ready says, and it is granted while Ready
 	lax         bool // only states are checked, not steps: to show that a defect breaks the bound too
 	trusting    bool // a leader does not read Pods afresh when it sees grants that it has not written
+	rash        bool // webhook-server has an evicted Pod deleted that is to be replaced first
 	hopeful     bool // collaset-controller takes every Pod for available
 	forgetful   bool // collaset-controller creates new Pods before it has stored for whom
 	unheld      bool // operators are let act at once on a Pod that went out without its cooperator
@@ -332,6 +335,9 @@ func (m *model) initial() state {
 	}
 	if m.collaset {
 		s.collasetPods, s.target = s.pods, 2
+		if m.drains > 0 {
+			s.target = 1 // it is at rest
+		}
 	}
 	if m.unavailable > 0 {
 		s.window = m.newWindow()
@@ -441,7 +447,7 @@ func stateKey(s state) string {
 		s.left.losses, s.left.evictions, s.left.failovers, s.left.oldLeader, s.left.relapses, s.left.cancels,
 		s.left.rollbacks,
 		s.left.creations, s.left.deletions, s.left.lowerings, s.left.marks, s.left.unmarks, s.left.freezes, s.left.refusals,
-		s.left.restarts, s.left.lates, s.left.absences,
+		s.left.restarts, s.left.lates, s.left.absences, s.left.drains, s.left.opens,
 	} {
 		b = append(b, byte(n))
 	}

@@ -114,6 +114,11 @@ type CollaSetSpec struct {
 	// +optional
 	MinReadySeconds int32 `json:"minReadySeconds,omitempty"`
 
+	// Disruption configures what becomes of Pods that are evicted, as kubectl drain and node upgrades do. Nil means that
+	// they are deleted gracefully and then re-created. Not in Kuperator v0.7.
+	// +optional
+	Disruption *Disruption `json:"disruption,omitempty"`
+
 	// ProgressDeadlineSeconds is the maximum time, in seconds, without progress towards the spec before the condition
 	// Progressing becomes False and UpdateStrategy.FailurePolicy applies. MinReadySeconds is added to it. Time while
 	// paused does not count, nor does time after the spec was reached. Nil means 600, as in a Deployment. 2147483647
@@ -128,6 +133,51 @@ const (
 	DefaultProgressDeadlineSeconds int32 = 600
 	// NoProgressDeadlineSeconds is the progressDeadlineSeconds that means no deadline, as in a Deployment.
 	NoProgressDeadlineSeconds int32 = math.MaxInt32
+)
+
+// Disruption configures what becomes of Pods that are evicted.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.beforeEviction) || !self.beforeEviction || (has(self.onEviction) && self.onEviction in ['Replace', 'ReplaceWhenBlocked'])",fieldPath=".beforeEviction",message="beforeEviction replaces Pods: set onEviction to Replace or ReplaceWhenBlocked, or remove beforeEviction"
+type Disruption struct {
+	// OnEviction is what an eviction does to a Pod. Empty means Delete. Pods that are not Ready are deleted in any case,
+	// and so are those that cannot be replaced by others: with VolumeClaimTemplates, or with names in persistent
+	// sequence. It needs webhook-server with graceful deletion.
+	// +optional
+	OnEviction EvictionPolicy `json:"onEviction,omitempty"`
+
+	// MaxSurge is the maximum number of Pods under replacement at the same time, for any reason: evictions, updates, or
+	// the label collaset.kusionstack.io/to-replace. It is a number, or a percentage of Replicas, rounded up, and at
+	// least 1. Nil means 25%. Updates keep to UpdateStrategy.MaxSurge as well.
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 : self.matches('^[1-9][0-9]*%$') && self.size() <= 6",message="must be at least 1, or a percentage such as 25%"
+	// +optional
+	MaxSurge *intstr.IntOrString `json:"maxSurge,omitempty"`
+
+	// BeforeEviction replaces Pods as soon as their node is about to be drained, so that a drain finds nothing to wait
+	// for. A node is about to be drained if it is cordoned, or has a taint that keeps new Pods away, and one of these is
+	// true: it has a taint of Karpenter (karpenter.sh/disrupted) or of cluster-autoscaler
+	// (ToBeDeletedByClusterAutoscaler); it has a condition of Kubernetes 1.37 that announces it (DrainInProgress,
+	// MaintenancePlanned, MaintenanceInProgress, GracefulNodeShutdownInProgress); or another Pod of the CollaSet has been
+	// evicted from it.
+	// +optional
+	BeforeEviction bool `json:"beforeEviction,omitempty"`
+}
+
+// EvictionPolicy is what an eviction does to a Pod.
+//
+// +kubebuilder:validation:Enum="";Delete;Replace;ReplaceWhenBlocked
+type EvictionPolicy string
+
+const (
+	// EvictionDelete deletes the Pod gracefully when its rules let it go. Another Pod is created after that.
+	EvictionDelete EvictionPolicy = "Delete"
+	// EvictionReplace creates another Pod first, and deletes the evicted one gracefully when the other is available.
+	// Neither PodTransitionRules nor PodDisruptionBudgets that allow no disruption block it: the number of Pods in
+	// service stays the same.
+	EvictionReplace EvictionPolicy = "Replace"
+	// EvictionReplaceWhenBlocked is Delete while PodTransitionRules and PodDisruptionBudgets let the Pod go, and Replace
+	// as soon as they do not. If a quota has no room for another Pod, it is Delete.
+	EvictionReplaceWhenBlocked EvictionPolicy = "ReplaceWhenBlocked"
 )
 
 // UpdateStrategy selects the Pods to update, and the method.

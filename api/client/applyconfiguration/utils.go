@@ -36,6 +36,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &appsv1alpha1.ContainerPatchApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ContextDetail"):
 		return &appsv1alpha1.ContextDetailApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("Disruption"):
+		return &appsv1alpha1.DisruptionApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ExpFunc"):
 		return &appsv1alpha1.ExpFuncApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("FollowConfiguration"):

@@ -42,8 +42,9 @@ func (f *filling) fill(creations []Creation, slots []*slot, room int) []Creation
 			f.notes.more = true
 			break
 		}
-		// A pause begins nothing; a Pod that was lost is no new one.
-		isHeldBack := f.Paused && e.marked(appsv1alpha1.ContextPodJustCreate)
+		// A pause begins nothing; a Pod that was lost is no new one, nor is one for a Pod that is evicted.
+		isHeldBack := f.Paused && e.marked(appsv1alpha1.ContextPodJustCreate) &&
+			(e.asNew == nil || !e.asNew.origin.IsEvicted())
 		if f.pods.holder[e.id] != nil || isHeldBack {
 			continue
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
@@ -139,7 +140,29 @@ func (r *replacing) replace(isSound bool) PodActions {
 	}
 	r.replaceMore(ready, byUpdates)
 	r.cleanUp()
+	r.followNodes()
 	return r.do
+}
+
+// followNodes has Pods asked to be replaced while their node is about to be drained, and no longer when it takes Pods
+// again. Where one Pod of the set is evicted from a node that is closed, all are about to be.
+func (r *replacing) followNodes() {
+	evicted := map[string]bool{}
+	for _, it := range r.pods.live {
+		if it.NodeState != nil && podops.MarkedBy(it.View, appsv1alpha1.ToReplaceLabel, podops.AskerEviction) {
+			evicted[it.Node] = true
+		}
+	}
+	for _, it := range r.pods.live {
+		if it.NodeState == nil || it.condemned || it.excluding || it.staying != "" || !it.change.IsZero() {
+			continue
+		}
+		node := *it.NodeState
+		node.Leaving = node.Leaving || node.Closed && evicted[it.Node]
+		if c, err := r.Drain.Follow(it.View, node); err == nil { // the name of this asker is valid
+			it.change = c
+		}
+	}
 }
 
 // replaceReasonOf is why a Pod is to be replaced, if it is.
@@ -213,12 +236,19 @@ func (r *replacing) awaitReplacement(p *pair) {
 	it := p.origin
 	switch {
 	case p.fresh == nil:
+		if r.lacksRoom(p) {
+			break
+		}
 		r.notes.block(it, "WaitingForReplacement", fmt.Sprintf("its replacement, instance ID %d, is still to be created",
 			p.entry.id))
 	case !p.fresh.Available:
 		r.notes.block(it, "WaitingForReplacement", "its replacement "+p.fresh.Name()+" is not available yet")
 	case r.Protocol && p.fresh.ToDelete:
 		r.notes.block(it, "WaitingForReplacement", "its replacement "+p.fresh.Name()+" is being deleted and comes back")
+	case it.IsEvicted() && it.Budget != "":
+		r.notes.block(it, "PodDisruptionBudget", "its replacement serves, but PodDisruptionBudget "+it.Budget+
+			" allows no disruption now: it goes when more of the budget's Pods are healthy")
+		r.notes.look(budgetRecheck)
 	case !r.api.tried(it, verdictLasts, Trial{Write: TrialDelete}):
 	case r.Protocol:
 		it.handed = true
@@ -231,6 +261,27 @@ func (r *replacing) awaitReplacement(p *pair) {
 		r.ledger.must(r.ledger.entries[it.ID], appsv1alpha1.ContextScaleIn, appsv1alpha1.ContextTrue)
 		r.do.Deletions = append(r.do.Deletions, Deletion{it.Pod, DeleteReplaced})
 	}
+}
+
+// budgetRecheck is how soon the PodDisruptionBudgets are looked at again that keep a Pod whose replacement serves.
+const budgetRecheck = time.Second
+
+// lacksRoom reports whether the API server refuses to create the new Pod of a pair, as it does when a quota is used up.
+// The creation is tried again; an evicted Pod goes meanwhile if the CollaSet says so.
+func (r *replacing) lacksRoom(p *pair) bool {
+	t := Trial{Write: TrialSurge, To: Form{p.entry.revision(), p.entry.decorations()}}
+	v, known := r.api.verdict(t, verdictLasts)
+	if !known || v.Refused == "" {
+		return false
+	}
+	it := p.origin
+	r.notes.look(v.Retry.Sub(r.notes.now))
+	r.notes.block(it, BlockChangeRefused, t.Refusal(v.Refused))
+	if r.DeletesWhenFull && r.Protocol && it.IsEvicted() && !it.ToDelete {
+		it.handed = true
+		r.do.Marks = append(r.do.Marks, it.Pod)
+	}
+	return true
 }
 
 // abortPair ends a pair that is not wanted any more, or not like this: the new Pod is scaled in. It reports whether
@@ -272,8 +323,14 @@ func (r *replacing) mayReplace(it *item) bool {
 	return false
 }
 
-// replaceMore begins replacements, of updates no more at a time than the surge allows.
+// replaceMore begins replacements, no more at a time than the surge allows, and of updates than theirs does.
 func (r *replacing) replaceMore(ready []*item, byUpdates int) {
+	underWay := 0
+	for _, p := range r.pods.pairs {
+		if !p.over {
+			underWay++
+		}
+	}
 	slices.SortFunc(ready, func(a, b *item) int {
 		return cmp.Or(first(a.replaceFor == byUser, b.replaceFor == byUser), first(a.pairing.wanted, b.pairing.wanted),
 			costOrder(a, b))
@@ -281,8 +338,11 @@ func (r *replacing) replaceMore(ready []*item, byUpdates int) {
 	room, begun := max(r.MaxSurge, 1)-byUpdates, 0
 	for _, it := range ready {
 		switch {
-		case r.Paused:
+		case r.Paused && !it.IsEvicted():
 			r.notes.block(it, "Paused", "is to be replaced, but the CollaSet is paused")
+		case r.Surge > 0 && underWay >= r.Surge:
+			r.notes.block(it, "MaxSurge", fmt.Sprintf("%d Pods are being replaced, as many as disruption.maxSurge allows",
+				underWay))
 		case it.replaceFor == byUpdate && room <= 0:
 			r.notes.block(it, "MaxSurge", fmt.Sprintf("%d Pods are being replaced, as many as updateStrategy.maxSurge allows",
 				byUpdates))
@@ -296,6 +356,7 @@ func (r *replacing) replaceMore(ready []*item, byUpdates int) {
 				byUpdates++
 			}
 			begun++
+			underWay++
 			r.beginPair(it)
 		}
 	}

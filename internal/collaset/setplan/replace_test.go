@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/assert"
@@ -65,6 +66,9 @@ func (w *world) mayCreate(plan setplan.Plan) {
 	if replicas+plain > max(w.Replicas, replicas) {
 		w.wrong("%d replicas and %d creations for %d", replicas, plain, w.Replicas)
 	}
+	if beside := len(plan.Creations) - plain; w.Surge > 0 && beside > 0 && len(fresh)+beside > w.Surge {
+		w.wrong("%d and %d more Pods are replaced, %d may", len(fresh), beside, w.Surge)
+	}
 	if begun > 0 && updates+begun > max(w.MaxSurge, 1) {
 		w.wrong("%d and %d more Pods are replaced by updates, %d may", updates, begun, w.MaxSurge)
 	}
@@ -118,6 +122,19 @@ func (w *world) ask(p *setplan.Pod) {
 	}
 	w.asked[p.Name()] = true
 	w.set(p, appsv1alpha1.ToReplaceLabel, "1795233719860911244")
+}
+
+// evict asks for the replacement of a Pod as its eviction does.
+func (w *world) evict(p *setplan.Pod) {
+	if w.asked == nil {
+		w.asked = map[string]bool{}
+	}
+	w.asked[p.Name()] = true
+	c, err := podops.Mark(p.View, appsv1alpha1.ToReplaceLabel, "true", podops.AskerEviction)
+	if err != nil {
+		w.wrong("the eviction cannot be recorded: %v", err)
+	}
+	w.change(p, c)
 }
 
 // rounds runs as many rounds.
@@ -276,6 +293,43 @@ func TestReplacements(t *testing.T) {
 				assert.Equal(t, 5, w.atRevision("r1"))
 				assert.Equal(t, []string{before[0], before[1], before[3], before[4]}, kept(w, before))
 			},
+		},
+		"evicted Pods are replaced, also while the set is paused, and no more at a time than may be": {
+			before: func(w *world) { w.Surge = 2 },
+			change: func(w *world) {
+				w.Paused = true
+				for i := range 3 {
+					w.evict(&w.Pods[i])
+				}
+				if w.blockers()["MaxSurge"] != 1 {
+					w.wrong("that the third waits is not told: %v", w.blockers())
+				}
+				w.run(always)
+				w.Paused = false
+			},
+			check: func(t *testing.T, w *world, before []string) { assert.Equal(t, before[3:], kept(w, before)) },
+		},
+		"an eviction that is withdrawn leaves the Pod where it is": {
+			change: func(w *world) {
+				w.broken = map[string]bool{"r1": true}
+				w.evict(&w.Pods[2])
+				w.rounds(3)
+				p := &w.Pods[2]
+				w.change(p, podops.Withdraw(p.View, appsv1alpha1.ToReplaceLabel, podops.AskerEviction))
+			},
+			check: func(t *testing.T, w *world, before []string) { assert.Equal(t, before, kept(w, before)) },
+		},
+		"a PodDisruptionBudget keeps an evicted Pod whose replacement serves": {
+			change: func(w *world) {
+				w.evict(&w.Pods[2])
+				w.Pods[2].Budget = "pdb"
+				w.run(always)
+				if w.blockers()["PodDisruptionBudget"] != 1 || w.Pods[2].ToDelete {
+					w.wrong("it does not: %v", w.blockers())
+				}
+				w.Pods[2].Budget = ""
+			},
+			check: func(t *testing.T, w *world, before []string) { assert.Len(t, kept(w, before), 4) },
 		},
 		"the new Pod of a user's replacement inherits what includes it in an update": {
 			before: func(w *world) { w.ByLabel = true },
@@ -637,6 +691,38 @@ func TestReplacements(t *testing.T) {
 			w.assertNoTraces(t)
 			assert.Zero(t, setplan.Decide(&w.Snapshot).Blockers)
 			assert.True(t, setplan.Decide(&w.Snapshot).Goal.Reached())
+		})
+	}
+}
+
+// TestWhereNoMorePodsMayBeMade has the API server refuse the Pod that is to come first, as a quota does.
+func TestWhereNoMorePodsMayBeMade(t *testing.T) {
+	surge := setplan.Trial{Write: setplan.TrialSurge, To: setplan.Form{Revision: "r1"}}
+	for name, tc := range map[string]struct {
+		deletes bool
+		ask     func(*world, *setplan.Pod)
+		want    bool // that the Pod goes without
+	}{
+		"an evicted Pod waits":                  {ask: (*world).evict},
+		"an evicted Pod goes, if it may":        {deletes: true, ask: (*world).evict, want: true},
+		"one that a user has replaced does not": {deletes: true, ask: (*world).ask},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := atRest(t, 2, func(w *world) { w.DeletesWhenFull = tc.deletes })
+			tc.ask(w, &w.Pods[1])
+			plan := setplan.Decide(&w.Snapshot)
+			plan.Creations = nil
+			w.apply(plan, always)
+			w.Verdicts = map[setplan.Trial]setplan.Verdict{
+				surge: {At: w.Now, Refused: "exceeded quota: pods", Quota: true, Retry: w.Now.Add(time.Minute)},
+			}
+			plan = setplan.Decide(&w.Snapshot)
+			assert.Equal(t, tc.want, len(plan.Marks) == 1)
+			assert.Len(t, plan.Creations, 1, "it is tried again")
+			assert.Equal(t, time.Minute, plan.NextLook)
+			require.Len(t, plan.Blockers, 1)
+			assert.Equal(t, setplan.BlockChangeRefused, plan.Blockers[0].Reason)
+			assert.Contains(t, plan.Blockers[0].Message, "refuses to create one more Pod of revision r1 for one that is replaced: exceeded quota")
 		})
 	}
 }

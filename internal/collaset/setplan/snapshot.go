@@ -9,6 +9,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/decoration"
+	"kusionstack.io/kuperator/internal/drain"
 )
 
 // OperatorID is the slot of collaset-controller in the Pod protocol, for updates and scale-ins alike.
@@ -91,6 +92,13 @@ type Strategy struct {
 	MaxUnavailable int
 	// MaxSurge is how many Pods updates may replace at a time, each with an old and a new Pod. Less than 1 is 1.
 	MaxSurge int
+	// Surge is how many Pods may be replaced at a time for any reason, updates included; 0 is no bound.
+	Surge int
+	// DeletesWhenFull is true if a Pod that is evicted goes without a replacement where the API server refuses to create
+	// one more Pod.
+	DeletesWhenFull bool
+	// Drain is what becomes of Pods whose node is about to be drained.
+	Drain drain.Policy
 	// UpdateDelay is the wait between a permission, as seen here first, and acting on it.
 	UpdateDelay time.Duration
 	// MinReady is how long a Pod must have been Ready to be available, which Pod.Available says.
@@ -205,6 +213,9 @@ type Pod struct {
 	Domains []string
 	// Mounts are the Pod's volumes that are claims.
 	Mounts []Mount
+	// Budget is the name of a user's PodDisruptionBudget that lets the Pod not go now, "" for none. It is looked for only
+	// where an eviction has the Pod replaced.
+	Budget string
 	// Applied reports whether a client has applied to the Pod on the server side.
 	Applied bool
 	// AllowedSince is when the operator here first saw the permission to act; zero if there is none.
@@ -222,6 +233,8 @@ type Service struct {
 	// Scheduled is true if the Pod has a node, and Node which; "" if it has none.
 	Scheduled bool
 	Node      string
+	// NodeState is how that node stands, nil if it is not known.
+	NodeState *drain.Node
 	// ReadySince is when Ready last became True, zero if it is not. A container that started later than that counts: an
 	// image may be changed so quickly that Ready is True all the while.
 	ReadySince time.Time
@@ -327,6 +340,12 @@ func (p *Pod) isDecorated() bool { return p.Decorations != "" || p.Desired != ""
 
 // Live reports whether the Pod counts as a replica: not being deleted and not run to its end.
 func (p *Pod) Live() bool { return !p.View.Terminating && !p.View.Terminal }
+
+// IsEvicted reports whether an eviction, or the drain of its node, has the Pod replaced.
+func (p *Pod) IsEvicted() bool {
+	return p.Replacing && (podops.MarkedBy(p.View, appsv1alpha1.ToReplaceLabel, podops.AskerEviction) ||
+		podops.MarkedBy(p.View, appsv1alpha1.ToReplaceLabel, podops.AskerDrain))
+}
 
 // Entry is what the ResourceContext remembers of one instance ID.
 type Entry struct {

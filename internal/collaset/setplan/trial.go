@@ -35,13 +35,16 @@ const (
 	TrialCreate TrialWrite = "Create"
 	// TrialDelete deletes a Pod.
 	TrialDelete TrialWrite = "Delete"
+	// TrialSurge creates a Pod beside the one that it replaces. It is never made as a dry run: creating the Pod is no
+	// risk to the one that is there.
+	TrialSurge TrialWrite = "Surge"
 )
 
 // Trial is a write that the API server may refuse, and that it is asked about by a dry run before a Pod is touched
 // for it (docs/design/0022-ask-before-touching.md).
 type Trial struct {
 	Write TrialWrite
-	// From and To are what Pods are made of: of a patch both, of a resize and a creation To, of a deletion none.
+	// From and To are what Pods are made of: of a patch both, of a resize, a creation and a surge To, of a deletion none.
 	From, To Form
 }
 
@@ -185,6 +188,8 @@ func (t Trial) Refusal(why string) string {
 		write = "to resize Pods to revision " + t.To.String()
 	case TrialCreate:
 		write = "to create Pods of revision " + t.To.String()
+	case TrialSurge:
+		write = "to create one more Pod of revision " + t.To.String() + " for one that is replaced"
 	case TrialDelete:
 	}
 	return fmt.Sprintf(

@@ -64,6 +64,7 @@ type pod struct {
 	down         bool // counts as unavailable, granted or not
 	held         bool // has a PreCheck grant that may have been acted on
 	awaitingRule bool // is held, but nothing goes on before another rule has joined
+	relief       *pod // serves in the Pod's place, which is therefore one too many; nil for none
 }
 
 // pending is a Pod at one stage, with the entries it has and the operations that wait.
@@ -103,6 +104,7 @@ func observe(s Snapshot) *decision {
 	d.former = make([]int, len(d.rules))
 	d.observePods()
 	d.observeGrants()
+	d.observeRelief()
 	for i := range d.verdicts {
 		d.verdicts[i] = make([]verdict, 0, len(d.cases))
 	}
@@ -304,12 +306,12 @@ func (d *decision) observePolicies() {
 			policy := k.policy
 			policy.observe(d, d.selects[i], k.filter)
 			var missing int
-			policy.desired, missing = population(d, policy.in, func(l labels.Labels) bool {
+			policy.desired, missing = population(d, policy.in, policy.surplus(d), func(l labels.Labels) bool {
 				return r.selector.Matches(l) && (k.filter == nil || k.filter.Matches(l))
 			})
 			policy.unavailable += missing
 			policy.total += missing
-			policy.limit()
+			policy.limit(d.surges(policy.in))
 			d.policies = append(d.policies, policy)
 		}
 	}

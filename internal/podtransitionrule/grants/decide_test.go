@@ -67,6 +67,49 @@ func TestWhichPodsAreGranted(t *testing.T) {
 			rules: rules{aRule("r", available("3", "4"))}, pods: owned("set", 5, 5), owners: []Owner{{UID: "set", Replicas: 5}},
 			want: []string{"set-00"},
 		},
+		"a Pod whose replacement serves passes, and no other": {
+			rules: rules{aRule("r", maxUnavailable("0"))},
+			pods: append(owned("set", 2, 2), aPod("new").ownedBy("set").
+				label(appsv1alpha1.ReplacePairOriginNameLabel, "set-01")),
+			owners: []Owner{{UID: "set", Replicas: 2}}, want: []string{"set-01"},
+		},
+		"and whatever minAvailable says": {
+			rules: rules{aRule("r", available("", "100%"))},
+			pods: append(owned("set", 1, 1), aPod("new").ownedBy("set").
+				label(appsv1alpha1.ReplacePairOriginNameLabel, "set-00")),
+			owners: []Owner{{UID: "set", Replicas: 1}}, want: []string{"set-00"},
+		},
+		"a replaced Pod takes no place of others": {
+			rules: rules{aRule("r", maxUnavailable("1"))},
+			pods: append(owned("set", 2, 2), aPod("new").ownedBy("set").
+				label(appsv1alpha1.ReplacePairOriginNameLabel, "set-01")),
+			owners: []Owner{{UID: "set", Replicas: 2}}, want: []string{"set-00", "set-01"},
+		},
+		"a replacement that does not serve relieves no Pod": {
+			rules: rules{aRule("r", maxUnavailable("0"))},
+			pods: append(owned("set", 1, 1), aPod("new").ownedBy("set").down().
+				label(appsv1alpha1.ReplacePairOriginNameLabel, "set-00")),
+			owners: []Owner{{UID: "set", Replicas: 1}},
+		},
+		"nor does a Pod of another owner": {
+			rules: rules{aRule("r", maxUnavailable("0"))},
+			pods: append(owned("set", 1, 1), aPod("new").ownedBy("other").
+				label(appsv1alpha1.ReplacePairOriginNameLabel, "set-00")),
+			owners: []Owner{{UID: "set", Replicas: 1}},
+		},
+		"nor one that the check is not about": {
+			rules: rules{aRule("r", maxUnavailable("0"))},
+			pods: append(owned("set", 1, 1), aPod("new").ownedBy("set").label("app", "other").
+				label(appsv1alpha1.ReplacePairOriginNameLabel, "set-00")),
+			owners: []Owner{{UID: "set", Replicas: 1}},
+		},
+		"nor one that itself is in another Pod's place": {
+			rules: rules{aRule("r", maxUnavailable("0"))},
+			pods: append(owned("set", 1, 1), aPod("new").ownedBy("set").
+				label(appsv1alpha1.ReplacePairOriginNameLabel, "set-00"),
+				aPod("newer").ownedBy("set").label(appsv1alpha1.ReplacePairOriginNameLabel, "new").asks(1)),
+			owners: []Owner{{UID: "set", Replicas: 1}}, want: []string{"set-00"},
+		},
 		"allowance 0 lets nothing pass": {
 			rules: rules{aRule("r", maxUnavailable("0"))}, pods: []*podBuilder{aPod("a").asks(1), aPod("b").down().asks(1)},
 		},

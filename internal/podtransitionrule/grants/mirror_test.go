@@ -35,23 +35,27 @@ func budgetOf(c BudgetChange) *policyv1.PodDisruptionBudget {
 func TestWhatAMirroredBudgetDemands(t *testing.T) {
 	stricter := func() appsv1alpha1.TransitionRule { r := available("", "4"); r.Name = "stricter"; return r }
 	tests := map[string]struct {
-		rule *appsv1alpha1.PodTransitionRule
-		want int // -1 for no budget
+		rule   *appsv1alpha1.PodTransitionRule
+		want   int // -1 for no budget
+		surges bool
 	}{
-		"maxUnavailable of 10 desired":              {aRule("r", maxUnavailable("25%")), 7},
-		"minAvailable, rounded down":                {aRule("r", available("", "75%")), 7},
-		"the largest demand of all checks":          {aRule("r", maxUnavailable("7"), stricter()), 4},
-		"more than there should be":                 {aRule("r", available("", "12")), 12},
-		"a surplus is no part of it":                {aRule("r", available("8", "1")), 2},
-		"topology alone demands no number":          {aRule("r", zones(1, "")), 0},
-		"without an available policy there is none": {aRule("r", requires("ok", "yes")), -1},
-		"nor for a rule that cannot be evaluated":   {aRule("r", maxUnavailable("many")), -1},
-		"at PostCheck availability demands nothing": {aRule("r", atPostCheck(maxUnavailable("1"))), -1},
+		"maxUnavailable of 10 desired":                      {aRule("r", maxUnavailable("25%")), 7, false},
+		"minAvailable, rounded down":                        {aRule("r", available("", "75%")), 7, false},
+		"the largest demand of all checks":                  {aRule("r", maxUnavailable("7"), stricter()), 4, false},
+		"more than there should be":                         {aRule("r", available("", "12")), 12, false},
+		"a surplus is no part of it":                        {aRule("r", available("8", "1")), 2, false},
+		"topology alone demands no number":                  {aRule("r", zones(1, "")), 0, false},
+		"without an available policy there is none":         {aRule("r", requires("ok", "yes")), -1, false},
+		"nor for a rule that cannot be evaluated":           {aRule("r", maxUnavailable("many")), -1, false},
+		"one less than all of Pods that are replaced first": {aRule("r", maxUnavailable("0")), 9, true},
+		"no less where some may go anyway":                  {aRule("r", maxUnavailable("2")), 8, true},
+		"all of Pods that are not, if the rule says so":     {aRule("r", maxUnavailable("0")), 10, false},
+		"at PostCheck availability demands nothing":         {aRule("r", atPostCheck(maxUnavailable("1"))), -1, false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := Snapshot{Rules: rules{mirrored(tc.rule)}, Pods: pods(owned("set", 12, 0)...),
-				Owners: []Owner{{UID: "set", Replicas: 10}}, Now: testNow}
+				Owners: []Owner{{UID: "set", Replicas: 10, Surges: tc.surges}}, Now: testNow}
 			changes := Decide(s).Budgets
 			if tc.want < 0 {
 				assert.Empty(t, changes)

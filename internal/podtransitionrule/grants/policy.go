@@ -70,8 +70,9 @@ func valid(field string, v *intstr.IntOrString) error {
 	return nil
 }
 
-// limit sets allowed and keep from the desired Pods and the total.
-func (p *policy) limit() {
+// limit sets allowed and keep from the desired Pods and the total. surges reports whether each of the Pods can be replaced
+// before it goes: then the budget that mirrors the check lets one go, or tools that look there first would not even try.
+func (p *policy) limit(surges bool) {
 	p.allowed, p.keep = unbounded, 0
 	if p.max != nil {
 		p.allowed, _ = scaled(p.max, p.desired, true)
@@ -89,6 +90,9 @@ func (p *policy) limit() {
 		p.allowed, p.byMin = max(left, 0), true
 	}
 	p.keep = max(p.keep, p.desired-max(p.allowed, 0), 0)
+	if surges {
+		p.keep = max(min(p.keep, p.desired-1), 0)
+	}
 }
 
 // scaled is the value as a number of Pods of n.
@@ -111,6 +115,8 @@ func scaled(v *intstr.IntOrString, n int, up bool) (int, error) {
 func (p *policy) refuses(pod *pod) string {
 	var fits bool
 	switch {
+	case p.isRelieved(pod):
+		return ""
 	case p.allowed == 0:
 	case !p.in[pod.index]: // has run to its end: not counted
 		fits = true
@@ -164,10 +170,15 @@ func (p *policy) observe(d *decision, selected []bool, filter labels.Selector) {
 		p.domains.resolve(d)
 	}
 	for j, pod := range d.pods {
-		if pod.Terminal || !selected[j] || (filter != nil && !filter.Matches(pod.labels)) {
+		p.in[j] = !pod.Terminal && selected[j] && (filter == nil || filter.Matches(pod.labels))
+	}
+	for j, pod := range d.pods {
+		if p.in[j] && p.isRelieved(pod) {
+			p.in[j] = false // no Pod is relieved by one that is relieved
+		}
+		if !p.in[j] {
 			continue
 		}
-		p.in[j] = true
 		p.total++
 		if pod.down || pod.held {
 			p.unavailable++
@@ -184,9 +195,11 @@ func (p *policy) observe(d *decision, selected []bool, filter labels.Selector) {
 	}
 }
 
-// population is the desired and the missing Pods of the Pods for which in is true. applies reports whether an owner's
-// Pod template would belong to them.
-func population(d *decision, in []bool, applies func(labels.Labels) bool) (desired, missing int) {
+// population is the desired and the missing Pods of the Pods for which in is true, with so many more of each owner that
+// are left out (nil: none). applies reports whether an owner's Pod template would belong to them.
+func population(
+	d *decision, in []bool, surplus []int, applies func(labels.Labels) bool,
+) (desired, missing int) {
 	selected := make([]int, len(d.owners)) // by owner
 	for i, p := range d.pods {
 		if !in[i] {
@@ -200,14 +213,17 @@ func population(d *decision, in []bool, applies func(labels.Labels) bool) (desir
 	}
 	for i := range d.owners {
 		o := &d.owners[i]
-		replicas := int(o.Replicas)
+		replicas, live := int(o.Replicas), o.live
+		if surplus != nil {
+			live -= surplus[i]
+		}
 		switch {
 		case replicas == 0:
 			desired += selected[i]
-		case o.live == 0 && !applies(labels.Set(o.PodLabels)):
-		case selected[i] == o.live:
+		case live == 0 && !applies(labels.Set(o.PodLabels)):
+		case selected[i] == live:
 			desired += replicas
-			missing += max(0, replicas-o.live)
+			missing += max(0, replicas-live)
 		default:
 			desired += min(selected[i], replicas)
 		}

@@ -246,6 +246,7 @@ type world struct {
 	asked   []Question // by the last plan
 	lossy   bool       // Pods also fail by themselves
 	editing bool       // rules come and go
+	surging bool       // Pods are replaced by others, which come first
 }
 
 func (w *world) now() time.Time {
@@ -294,6 +295,46 @@ func (w *world) engine(writes int) {
 	w.rules = after(w.rules, plan, writes)
 }
 
+// surge has another Pod come in the place of one, unless there is one already.
+func (w *world) surge(i int) {
+	p := w.pods[i]
+	if _, isNew := p.Labels[appsv1alpha1.ReplacePairOriginNameLabel]; !w.surging || isNew || w.isReplaced(p) {
+		return
+	}
+	w.birth++
+	fresh := aPod(fmt.Sprintf("%s-new%d", p.Name, w.birth)).ownedBy("set").on(p.NodeName).down().
+		label(appsv1alpha1.ReplacePairOriginNameLabel, p.Name)
+	w.pods = append(slices.Clone(w.pods), fresh.Pod)
+	w.changed()
+}
+
+// isReplaced reports whether another Pod was made in the place of this one.
+func (w *world) isReplaced(p Pod) bool {
+	return slices.ContainsFunc(w.pods, func(other Pod) bool {
+		return other.Labels[appsv1alpha1.ReplacePairOriginNameLabel] == p.Name
+	})
+}
+
+// enoughServe checks that what serves keeps all bounds, where Pods are replaced.
+func (w *world) enoughServe(t *rapid.T) {
+	up, n := 0, int(w.owner.Replicas)
+	for _, p := range w.pods {
+		if p.Ready && p.ServiceAvailable() && !p.Terminating {
+			up++
+		}
+	}
+	for _, r := range w.rules {
+		for _, k := range compile(r, "").checks {
+			if k.policy == nil {
+				continue
+			}
+			k.policy.desired, k.policy.total = n, n
+			k.policy.limit(false)
+			require.GreaterOrEqual(t, up, n-k.policy.allowed, "%s: as many are in service", r.Name)
+		}
+	}
+}
+
 // unavailable is how many Pods are really out of service, of those the world should have.
 func (w *world) unavailable() int {
 	up, down := 0, 0
@@ -315,7 +356,7 @@ func (w *world) policies() map[*policy]*appsv1alpha1.PodTransitionRule {
 			if k.policy != nil {
 				k.policy.desired = int(w.owner.Replicas)
 				k.policy.total = max(int(w.owner.Replicas), len(w.pods))
-				k.policy.limit()
+				k.policy.limit(false)
 				all[k.policy] = r
 			}
 		}
@@ -419,7 +460,7 @@ func (w *world) act(t *rapid.T) {
 		if !podops.Allowed(p.View, id, op.Type) {
 			return
 		}
-		if len(w.pods) > int(w.owner.Replicas) {
+		if len(w.pods) > int(w.owner.Replicas) && (!w.surging || w.isReplaced(p)) {
 			w.pods = slices.Delete(slices.Clone(w.pods), i, i+1)
 			w.changed()
 		} else {
@@ -441,6 +482,7 @@ func (w *world) act(t *rapid.T) {
 		}
 	case 7:
 		w.edit(t)
+		w.surge(i)
 	case 8: // the engine's cache comes on
 		w.seen = w.seen[rapid.IntRange(0, len(w.seen)-1).Draw(t, "seen"):]
 	case 9, 10:
@@ -454,7 +496,12 @@ func (w *world) act(t *rapid.T) {
 		w.frozen = rapid.SampledFrom([]string{"", "", "", "night"}).Draw(t, "frozen")
 	default: // one Pod, or all
 		for j := range w.pods {
-			if (j == i || action == 14) && w.lifecycle(j) && !w.lossy && !w.editing {
+			if j != i && action != 14 || !w.lifecycle(j) || w.lossy || w.editing {
+				continue
+			}
+			if w.surging {
+				w.enoughServe(t)
+			} else {
 				w.inBounds(t)
 			}
 		}
@@ -510,6 +557,31 @@ func TestNeverMoreOutOfServiceThanAllowed(t *testing.T) {
 			w.grantsInBounds(t)
 		}
 	})
+}
+
+// TestAReplacedPodIsNoLoss has Pods replaced under rules that let few Pods go, or none: those that are replaced go, and
+// never do fewer serve than the rules demand.
+func TestAReplacedPodIsNoLoss(t *testing.T) {
+	gone := 0
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		w.surging, w.pods = true, w.pods[:w.owner.Replicas]
+		for _, r := range w.rules {
+			r.Spec.Rules = []appsv1alpha1.TransitionRule{rapid.SampledFrom([]appsv1alpha1.TransitionRule{
+				maxUnavailable("0"), maxUnavailable("1"), available("", "100%"), available("", "1"), available("0", "60%"),
+			}).Draw(t, "bound")}
+		}
+		w.seen = nil
+		w.changed()
+		for range rapid.IntRange(20, 160).Draw(t, "steps") {
+			before := len(w.pods)
+			w.act(t)
+			if len(w.pods) < before {
+				gone++
+			}
+		}
+	})
+	require.Positive(t, gone, "a Pod was replaced and went")
 }
 
 func TestNeverMoreGrantedThanAllowedWhenPodsFail(t *testing.T) {

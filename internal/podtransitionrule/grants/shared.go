@@ -162,7 +162,7 @@ func (d *decision) populationOf(c, without *covering) int {
 			there++
 		}
 	}
-	desired, _ := population(d, in, func(l labels.Labels) bool {
+	desired, _ := population(d, in, nil, func(l labels.Labels) bool {
 		return c.selector.Matches(l) && (without == nil || !without.selector.Matches(l))
 	})
 	return max(desired, there)

@@ -57,6 +57,8 @@ type Owner struct {
 	Name string
 	// Replicas are the Pods it wants. Zero means that it wants none: its Pods count themselves until they are gone.
 	Replicas int32
+	// Surges is true if an eviction has its Pods replaced before they go (spec.disruption of a CollaSet).
+	Surges bool
 	// PodLabels are the labels of its Pod template, by which it is known to a rule while it has no Pod. Nil matches only
 	// rules that select everything.
 	PodLabels map[string]string

@@ -190,7 +190,7 @@ func (d *decision) counters(at int) (desired, available int32) {
 			available--
 		}
 	}
-	n, _ := population(d, in, func(l labels.Labels) bool { return d.rules[at].selector.Matches(l) })
+	n, _ := population(d, in, nil, func(l labels.Labels) bool { return d.rules[at].selector.Matches(l) })
 	return int32(n), available
 }
 

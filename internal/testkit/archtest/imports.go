@@ -26,7 +26,7 @@ const door, behindDoor = Module + "/api/resourceconsist/setup", "resourceconsist
 
 var (
 	// shared may be imported by every component, forTests by its tests as well.
-	shared = []string{"bootstrap", "callout", "decoration", "failures", "freshness", "imagename", "livelist", "metric",
+	shared = []string{"bootstrap", "callout", "decoration", "drain", "failures", "freshness", "imagename", "livelist", "metric",
 		"ondemand", "podcache", "revision"}
 	forTests = []string{"testkit"}
 	// tools are what commands for people import: no components, and imported by none. Of a component they may use what
@@ -40,15 +40,15 @@ var (
 	// lent are decisions that another component makes as well, by that component: webhook-server decorates a new Pod as
 	// poddecoration-controller would have it.
 	lent = map[string][]string{"webhook": {"poddecoration/decoplan"}}
-	// pure are further packages that do no input or output. Beside api they may import what compares revisions and what
-	// reads decorations.
+	// pure are further packages that do no input or output. Beside api they may import what compares revisions, what
+	// reads decorations and what decides how evicted Pods leave.
 	pure = []string{"insight"}
 	// effects are what a decision must not import: they, and what lies below them.
 	effects = []string{"context", "crypto/rand", "io/fs", "log", "math/rand", "net", "os", "syscall"}
 	// light is all that kinds, keys and decisions import from other modules.
 	light = []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/utils/ptr"}
 	// forDecisions is what decisions may import of shared.
-	forDecisions = []string{"decoration", "imagename"}
+	forDecisions = []string{"decoration", "drain", "imagename"}
 )
 
 // Broken lists every import that breaks a rule, as a sentence each, in the order of packages. A component is what a
@@ -84,8 +84,8 @@ func codeRule(importer, imported string, components []string) string {
 	case isAPI && importer != door && internalName(imported) != "":
 		return "api is imported by others and imports nothing internal"
 	case isPure && internalName(imported) != "" &&
-		!slices.Contains([]string{"decoration", "revision", internalName(importer)}, internalName(imported)):
-		return "it imports, of internal, only revision and decoration"
+		!slices.Contains([]string{"decoration", "drain", "revision", internalName(importer)}, internalName(imported)):
+		return "it imports, of internal, only revision, decoration and drain"
 	case isDecision && !isPure && slices.Contains(shared, internalName(imported)) &&
 		!slices.Contains(forDecisions, internalName(imported)):
 		return "a decision imports only api"

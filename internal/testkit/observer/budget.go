@@ -108,6 +108,9 @@ func (s *space) applyRule(obj *appsv1alpha1.PodTransitionRule, e Event) {
 
 // countPod adds a Pod to what is counted, or with -1 takes it away.
 func (s *space) countPod(p *pod, by int) {
+	if p.surplus {
+		return // no rule counts it: as many serve without it
+	}
 	if p.owner != "" && !ended(p.obj) {
 		o := s.ownerOf(p.owner)
 		if o.all += by; isLive(p.obj) {

@@ -181,6 +181,8 @@ type pod struct {
 	born   uint64    // the resourceVersion at which it came, 0 if that was not seen
 	served bool      // was Ready once
 	out    bool
+	// surplus is true if it went out while another Pod served in its place.
+	surplus bool
 	// outSince is when it went out, stateSince when its protocol state last changed.
 	outSince, stateSince time.Time
 	explained            time.Time // when a reason for its waiting was last stated
@@ -356,7 +358,7 @@ func (s *space) applyPod(obj *corev1.Pod, e Event) {
 	if before.obj.Labels[revisionLabel] != obj.Labels[revisionLabel] || before.owner != now.owner {
 		s.checkRevision(now, e)
 	}
-	if now.out && !before.out {
+	if now.out && !before.out && !now.surplus {
 		s.checkBudget(now, e)
 		s.checkDomains(before, now, e)
 	}
@@ -386,6 +388,7 @@ func (s *space) next(before *pod, obj *corev1.Pod, e Event) *pod {
 	switch {
 	case now.served && away && !now.out:
 		now.out, now.outSince, now.stateSince, now.stuck = true, e.Time, e.Time, false
+		now.surplus = s.isServedFor(now)
 	case now.out && ready && !away, now.out && isTerminal(obj) && obj.DeletionTimestamp == nil:
 		s.back(now, e.Time)
 	case before != nil && (now.out || asks(obj)) && protocolState(before.obj) != protocolState(obj):
@@ -422,7 +425,21 @@ func (s *space) forget(p *pod, when time.Time) {
 
 func (s *space) back(p *pod, when time.Time) {
 	s.outTotal[slot(p.obj)] += when.Sub(p.outSince)
-	p.out = false
+	p.out, p.surplus = false, false
+}
+
+// isServedFor reports whether another Pod of the owner has the place of this one already, and is in service.
+func (s *space) isServedFor(p *pod) bool {
+	if _, replaced := p.obj.Labels[appsv1alpha1.ReplacePairNewIDLabel]; !replaced || p.owner == "" {
+		return false
+	}
+	for _, other := range s.pods {
+		if other.obj.Labels[appsv1alpha1.ReplacePairOriginNameLabel] == p.obj.Name && other.owner == p.owner &&
+			other.served && !other.out && isReady(other.obj) && other.obj.DeletionTimestamp == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // rememberUID counts the Pods that have filled one place of a workload.

@@ -75,6 +75,14 @@ func collaSet(replicas int32) *appsv1alpha1.CollaSet {
 	}
 }
 
+func replacedBy(id string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Labels[appsv1alpha1.ReplacePairNewIDLabel] = id }
+}
+
+func inPlaceOf(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Labels[appsv1alpha1.ReplacePairOriginNameLabel] = name }
+}
+
 func namespace(changes ...func(*corev1.Namespace)) *corev1.Namespace {
 	n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	for _, change := range changes {
@@ -327,6 +335,19 @@ func TestChecker(t *testing.T) {
 				s.apply(aPod(0, offline))
 				s.apply(aPod(1, offline))
 			}},
+		"a Pod in whose place another one serves takes no room": {events: func(s *story) {
+			s.apply(aPod(0, replacedBy("4")))
+			s.apply(aPod(4, inPlaceOf("web-0")))
+			s.apply(aPod(1, offline))
+			s.apply(aPod(0, replacedBy("4"), offline))
+			s.event(aPod(0, replacedBy("4"), offline, terminating), true)
+		}},
+		"a Pod whose replacement does not serve takes room": {want: []Invariant{Budget}, events: func(s *story) {
+			s.apply(aPod(0, replacedBy("4")))
+			s.apply(aPod(4, inPlaceOf("web-0"), notReady))
+			s.apply(aPod(1, offline))
+			s.apply(aPod(0, replacedBy("4"), offline))
+		}},
 		"a Pod is out until it is Ready again, not only until its gate is open": {want: []Invariant{Budget},
 			events: func(s *story) {
 				s.apply(aPod(0, offline))

@@ -63,7 +63,7 @@ func (s *space) checkDomain(p *pod, r *rule, budget *appsv1alpha1.TopologyBudget
 	limit := int(ptr.Deref(budget.MaxDisruptedDomains, 1))
 	open := map[string]bool{}
 	for _, other := range s.waiting {
-		if other.obj.UID == p.obj.UID || !other.out || !r.selects(other.obj) || excused(other.obj, r.obj) ||
+		if other.obj.UID == p.obj.UID || !other.out || other.surplus || !r.selects(other.obj) || excused(other.obj, r.obj) ||
 			lost(other.obj) ||
 			s.settling(r.changed, other, other.outSince) {
 			continue

@@ -58,7 +58,7 @@ func TestManifestsOfKuperatorAreKept(t *testing.T) {
 // notOfKuperator are the fields that this project adds to Kuperator's, and so not in the manifests of testdata.
 var notOfKuperator = map[string][]string{
 	"collaset": {
-		"spec.minReadySeconds", "spec.progressDeadlineSeconds", "spec.updateStrategy.maxSurge",
+		"spec.disruption", "spec.minReadySeconds", "spec.progressDeadlineSeconds", "spec.updateStrategy.maxSurge",
 		"spec.updateStrategy.rollingUpdate.maxUnavailable", "spec.updateStrategy.failurePolicy",
 		"spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenTemplateChanged", "status.lastProgressTime",
 		"status.halted", "spec.updateStrategy.followConfiguration", "status.configuration",

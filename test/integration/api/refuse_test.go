@@ -137,6 +137,18 @@ var refusals = map[string]struct {
 		"collaset", []change{{"spec.updateStrategy.rollingUpdate.maxUnavailable", `"101%"`}},
 		[]string{"spec.updateStrategy.rollingUpdate.maxUnavailable", `"101%"`, "a percentage from 1% to 100%"},
 	},
+	"Pods replaced before an eviction, and not by one": {
+		"collaset", []change{{"spec.disruption", `{"beforeEviction": true, "onEviction": "Delete"}`}},
+		[]string{"spec.disruption.beforeEviction", "set onEviction to Replace or ReplaceWhenBlocked"},
+	},
+	"evicted Pods of which none may be replaced": {
+		"collaset", []change{{"spec.disruption", `{"onEviction": "Replace", "maxSurge": 0}`}},
+		[]string{"spec.disruption.maxSurge", "0", "must be at least 1, or a percentage such as 25%"},
+	},
+	"another policy of evictions": {
+		"collaset", []change{{"spec.disruption", `{"onEviction": "Surge"}`}},
+		[]string{"spec.disruption.onEviction", "Surge", `"Delete", "Replace", "ReplaceWhenBlocked"`},
+	},
 	"a surge of none": {
 		"collaset", []change{{"spec.updateStrategy.maxSurge", "0"}},
 		[]string{"spec.updateStrategy.maxSurge", "0", "must be at least 1, or a percentage such as 25%"},

@@ -38,6 +38,9 @@ type CollaSetSpecApplyConfiguration struct {
 	// that is not available yet counts against MaxUnavailable. A Pod that is being replaced is deleted only when its
 	// replacement is available.
 	MinReadySeconds *int32 `json:"minReadySeconds,omitempty"`
+	// Disruption configures what becomes of Pods that are evicted, as kubectl drain and node upgrades do. Nil means that
+	// they are deleted gracefully and then re-created. Not in Kuperator v0.7.
+	Disruption *DisruptionApplyConfiguration `json:"disruption,omitempty"`
 	// ProgressDeadlineSeconds is the maximum time, in seconds, without progress towards the spec before the condition
 	// Progressing becomes False and UpdateStrategy.FailurePolicy applies. MinReadySeconds is added to it. Time while
 	// paused does not count, nor does time after the spec was reached. Nil means 600, as in a Deployment. 2147483647
@@ -133,6 +136,14 @@ func (b *CollaSetSpecApplyConfiguration) WithHistoryLimit(value int32) *CollaSet
 // If called multiple times, the MinReadySeconds field is set to the value of the last call.
 func (b *CollaSetSpecApplyConfiguration) WithMinReadySeconds(value int32) *CollaSetSpecApplyConfiguration {
 	b.MinReadySeconds = &value
+	return b
+}
+
+// WithDisruption sets the Disruption field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Disruption field is set to the value of the last call.
+func (b *CollaSetSpecApplyConfiguration) WithDisruption(value *DisruptionApplyConfiguration) *CollaSetSpecApplyConfiguration {
+	b.Disruption = value
 	return b
 }
 
