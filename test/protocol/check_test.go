@@ -233,9 +233,12 @@ func (w *walk) mayGrant(plan []ruleWrite) error {
 
 // relieved reports whether another Pod serves in the place of this one, and cannot go on.
 func (w *walk) relieved(i int, ledger [maxRules]int32) bool {
+	isFor := func(p, other podObject) bool {
+		return p.view.Labels[appsv1alpha1.ReplacePairOriginNameLabel] == other.view.Name
+	}
 	for j := range w.scenario.pods {
-		p := w.pod(j)
-		if serves(p) && p.view.Labels[appsv1alpha1.ReplacePairOriginNameLabel] == w.pod(i).view.Name && !w.passes(j, ledger) {
+		p, other := w.pod(i), w.pod(j)
+		if serves(other) && (isFor(other, p) || isFor(p, other)) && !w.passes(j, ledger) {
 			return true
 		}
 	}

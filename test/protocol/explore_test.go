@@ -194,7 +194,7 @@ var scenarios = []struct {
 		scenario{pods: 3, replicas: 1, collaset: true, surge: true, budget: budget{drains: 1, opens: 1}}},
 	{"a CollaSet of one Pod that is evicted, a rule that lets no Pod go", false,
 		scenario{pods: 3, replicas: 1, collaset: true, surge: true, rules: []ruleSpec{{max: 0}},
-			budget: budget{drains: 1}}},
+			budget: budget{drains: 1, opens: 1}}},
 	{"a CollaSet of one Pod behind a Service that is evicted twice, a rule that lets no Pod go, a failover", true,
 		scenario{pods: 3, replicas: 1, collaset: true, surge: true, cooperator: true, rules: []ruleSpec{{max: 0}},
 			budget: budget{drains: 2, opens: 1, failovers: 1}}},

@@ -91,6 +91,30 @@ func TestWhichPodsAreGranted(t *testing.T) {
 				label(appsv1alpha1.ReplacePairOriginNameLabel, "set-00")),
 			owners: []Owner{{UID: "set", Replicas: 1}},
 		},
+		"a replacement that does not serve may leave, and its Pod not": {
+			rules: rules{aRule("r", maxUnavailable("0"))},
+			pods: append(owned("set", 1, 1), aPod("new").ownedBy("set").down().asks(2).
+				label(appsv1alpha1.ReplacePairOriginNameLabel, "set-00")),
+			owners: []Owner{{UID: "set", Replicas: 1}}, want: []string{"new"},
+		},
+		"a replacement that serves may leave as well, if its Pod stays": {
+			rules: rules{aRule("r", maxUnavailable("0"))},
+			pods: append(owned("set", 1, 0), aPod("new").ownedBy("set").asks(2).
+				label(appsv1alpha1.ReplacePairOriginNameLabel, "set-00")),
+			owners: []Owner{{UID: "set", Replicas: 1}}, want: []string{"new"},
+		},
+		"of two that want to leave, the older one does": {
+			rules: rules{aRule("r", maxUnavailable("0"))},
+			pods: append(owned("set", 1, 1), aPod("new").ownedBy("set").asks(0).
+				label(appsv1alpha1.ReplacePairOriginNameLabel, "set-00")),
+			owners: []Owner{{UID: "set", Replicas: 1}}, want: []string{"set-00"},
+		},
+		"a replacement that starts takes no place of others": {
+			rules: rules{aRule("r", maxUnavailable("1"))},
+			pods: append(append(owned("set", 2, 0)[1:], aPod("a").ownedBy("set").asks(1)), aPod("new").ownedBy("set").down().
+				label(appsv1alpha1.ReplacePairOriginNameLabel, "set-01")),
+			owners: []Owner{{UID: "set", Replicas: 2}}, want: []string{"a"},
+		},
 		"nor does a Pod of another owner": {
 			rules: rules{aRule("r", maxUnavailable("0"))},
 			pods: append(owned("set", 1, 1), aPod("new").ownedBy("other").
@@ -107,7 +131,7 @@ func TestWhichPodsAreGranted(t *testing.T) {
 			rules: rules{aRule("r", maxUnavailable("0"))},
 			pods: append(owned("set", 1, 1), aPod("new").ownedBy("set").
 				label(appsv1alpha1.ReplacePairOriginNameLabel, "set-00"),
-				aPod("newer").ownedBy("set").label(appsv1alpha1.ReplacePairOriginNameLabel, "new").asks(1)),
+				aPod("newer").ownedBy("set").label(appsv1alpha1.ReplacePairOriginNameLabel, "new")),
 			owners: []Owner{{UID: "set", Replicas: 1}}, want: []string{"set-00"},
 		},
 		"allowance 0 lets nothing pass": {

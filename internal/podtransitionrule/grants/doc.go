@@ -52,6 +52,12 @@
 //
 // At PostCheck an availablePolicy passes every Pod: holding back a Pod that could serve is of no use.
 //
+// # Replacement
+//
+// Of a Pod and the one that is to take its place (label replace-pair-origin-name, same owner), one is too many while the
+// other serves. A check that both belong to does not count it, and lets it pass; it still gets a grant, and labels and
+// webhooks are asked.
+//
 // # Topology
 //
 // The domain of a Pod is the value of the topologyKey on its node. Nodes without the label are one domain together, a

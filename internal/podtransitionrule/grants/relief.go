@@ -7,24 +7,33 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
-// observeRelief finds the Pods in whose place another Pod of their owner serves, by the label that collaset-controller
-// gives that one. Such a Pod is one too many: when it leaves, as many serve as before it was replaced. So no check that
-// both belong to counts it, and none holds it. A Pod that is on its way out, or that another one relieves, relieves
-// none.
+// observeRelief finds the Pods in whose place another Pod of their owner serves: of a Pod and its replacement, one is too
+// many while the other serves, and when it leaves, as many serve as before. collaset-controller labels the replacement.
+// The Pod that was there first is the one too many once its replacement serves, unless that is to leave again. A Pod
+// that may be on its way out relieves none, nor does one that is itself one too many.
 func (d *decision) observeRelief() {
-	for _, p := range d.pods {
-		origin, isNew := p.labels[appsv1alpha1.ReplacePairOriginNameLabel]
-		if !isNew || !p.inService || p.held || p.Owner == "" {
+	for _, fresh := range d.pods {
+		name, isNew := fresh.labels[appsv1alpha1.ReplacePairOriginNameLabel]
+		if !isNew || fresh.Owner == "" || fresh.relief != nil {
 			continue
 		}
-		i, found := slices.BinarySearchFunc(d.pods, origin, func(p *pod, name string) int {
+		i, found := slices.BinarySearchFunc(d.pods, name, func(p *pod, name string) int {
 			return strings.Compare(p.Name, name)
 		})
-		if !found || d.pods[i].Owner != p.Owner {
+		if !found || d.pods[i].Owner != fresh.Owner || d.pods[i].relief != nil {
 			continue
 		}
-		if _, replaces := d.pods[i].labels[appsv1alpha1.ReplacePairOriginNameLabel]; !replaces {
-			d.pods[i].relief = p
+		origin := d.pods[i]
+		if _, replaces := origin.labels[appsv1alpha1.ReplacePairOriginNameLabel]; replaces {
+			continue
+		}
+		leaves := func(p *pod) bool { return len(p.ops) > 0 }
+		stays := func(p *pod) bool { return p.inService && !p.held }
+		switch {
+		case stays(fresh) && (!leaves(fresh) || leaves(origin) || !stays(origin)):
+			origin.relief = fresh
+		case stays(origin):
+			fresh.relief = origin
 		}
 	}
 }

@@ -428,14 +428,20 @@ func (s *space) back(p *pod, when time.Time) {
 	p.out, p.surplus = false, false
 }
 
-// isServedFor reports whether another Pod of the owner has the place of this one already, and is in service.
+// isServedFor reports whether the other one of a Pod and its replacement is in service.
 func (s *space) isServedFor(p *pod) bool {
-	if _, replaced := p.obj.Labels[appsv1alpha1.ReplacePairNewIDLabel]; !replaced || p.owner == "" {
+	serves := func(other *pod) bool {
+		return other != nil && other.owner == p.owner && p.owner != "" && other.served && !other.out &&
+			isReady(other.obj) && other.obj.DeletionTimestamp == nil
+	}
+	if origin, isNew := p.obj.Labels[appsv1alpha1.ReplacePairOriginNameLabel]; isNew && serves(s.pods[origin]) {
+		return true
+	}
+	if _, replaced := p.obj.Labels[appsv1alpha1.ReplacePairNewIDLabel]; !replaced {
 		return false
 	}
 	for _, other := range s.pods {
-		if other.obj.Labels[appsv1alpha1.ReplacePairOriginNameLabel] == p.obj.Name && other.owner == p.owner &&
-			other.served && !other.out && isReady(other.obj) && other.obj.DeletionTimestamp == nil {
+		if other.obj.Labels[appsv1alpha1.ReplacePairOriginNameLabel] == p.obj.Name && serves(other) {
 			return true
 		}
 	}
