@@ -44,6 +44,8 @@ func TestWhatAMirroredBudgetDemands(t *testing.T) {
 		"more than there should be":                 {aRule("r", available("", "12")), 12},
 		"a surplus is no part of it":                {aRule("r", available("8", "1")), 2},
 		"topology alone demands no number":          {aRule("r", zones(1, "")), 0},
+		"nor do groups":                             {aRule("r", groupsOf(1, "")), 0},
+		"groups are no part of a number":            {aRule("r", groupsOf(1, "7")), 3},
 		"without an available policy there is none": {aRule("r", requires("ok", "yes")), -1},
 		"nor for a rule that cannot be evaluated":   {aRule("r", maxUnavailable("many")), -1},
 		"at PostCheck availability demands nothing": {aRule("r", atPostCheck(maxUnavailable("1"))), -1},
