@@ -218,7 +218,7 @@ func ruleBefore(r *appsv1alpha1.PodTransitionRule, pod *corev1.Pod, v podops.Vie
 				held = append(held, reason)
 				continue
 			}
-			if known && room > 1 {
+			if known && room > 1 && item.AvailablePolicy.Topology == nil && item.AvailablePolicy.Groups == nil {
 				continue
 			}
 			waits = append(waits, reason)
