@@ -12,6 +12,8 @@ const (
 	CodeBudgetSpent Code = "BudgetSpent"
 	// CodeTopologyBudgetSpent: as many domains are disrupted as may be.
 	CodeTopologyBudgetSpent Code = "TopologyBudgetSpent"
+	// CodeGroupBudgetSpent: as many groups of Pods are disrupted as may be.
+	CodeGroupBudgetSpent Code = "GroupBudgetSpent"
 	// CodeLabelCheck: the Pod lacks labels that a rule demands.
 	CodeLabelCheck Code = "LabelCheck"
 	// CodeWebhookRule: a webhook has not let the Pod pass, or cannot be asked.
@@ -23,6 +25,11 @@ const (
 	// CodeRuleNotEvaluated: the rule has said nothing about the Pod yet.
 	CodeRuleNotEvaluated Code = "RuleNotEvaluated"
 )
+
+// isBudget reports whether the code means that Pods are out of service and hold a budget.
+func (c Code) isBudget() bool {
+	return c == CodeBudgetSpent || c == CodeTopologyBudgetSpent || c == CodeGroupBudgetSpent
+}
 
 // What is found behind a Pod that does not get Ready, does not stop being Ready, or is not changed.
 const (

@@ -158,7 +158,7 @@ func (x *index) replacedFirst(
 	if set == nil || set.UID != owner.UID {
 		return nil, held, waits
 	}
-	counts := func(r Reason) bool { return r.Code == CodeBudgetSpent || r.Code == CodeDisruptionBudget }
+	counts := func(r Reason) bool { return r.Code.isBudget() || r.Code == CodeDisruptionBudget }
 	isCounted := slices.ContainsFunc(held, counts) || slices.ContainsFunc(waits, counts)
 	policy := drain.PolicyOf(set)
 	if policy.Obstacle != "" && isCounted {
@@ -259,7 +259,7 @@ func ruleBefore(r *appsv1alpha1.PodTransitionRule, pod *corev1.Pod, v podops.Vie
 				held = append(held, reason)
 				continue
 			}
-			if known && room > 1 {
+			if known && room > 1 && item.AvailablePolicy.Topology == nil && item.AvailablePolicy.Groups == nil {
 				continue
 			}
 			waits = append(waits, reason)

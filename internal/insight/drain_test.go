@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/insight"
@@ -28,6 +30,11 @@ func TestDrain(t *testing.T) {
 	}{
 		"a rule without room": {situation: "rule", want: insight.DrainWaits,
 			code: insight.CodeBudgetSpent},
+		"a rule that bounds groups": {situation: "group", want: insight.DrainWaits, code: insight.CodeBudgetSpent},
+		"and has room for numbers of Pods": {situation: "group", want: insight.DrainWaits, code: insight.CodeBudgetSpent,
+			change: func(f *insight.Facts) {
+				f.Rules[0].Spec.Rules[0].AvailablePolicy.MaxUnavailableValue = ptr.To(intstr.FromInt32(3))
+			}},
 		"a freeze": {situation: "freeze", want: insight.DrainHeld, code: "Frozen"},
 		"no lifecycle-controller": {situation: "missing-controller", want: insight.DrainHeld,
 			code: insight.CodeControllerMissing},

@@ -100,6 +100,7 @@ func TestWhyNamesTheTrueBlocker(t *testing.T) {
 		want    insight.Code // "" means nothing
 	}{
 		"rule":               {insight.Ref{Kind: "Pod", Name: "web-a"}, insight.CodeBudgetSpent},
+		"group":              {insight.Ref{Kind: "Pod", Name: "web-a"}, insight.CodeGroupBudgetSpent},
 		"webhook-rule":       {insight.Ref{Kind: "Pod", Name: "web-a"}, insight.CodeWebhookRule},
 		"finalizer":          {insight.Ref{Kind: "Pod", Name: "web-a"}, insight.CodeProtectionFinalizer},
 		"stuck-kubelet":      {insight.Ref{Kind: "Pod", Name: "web-a"}, insight.CodeKubeletBehind},

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
@@ -143,11 +144,7 @@ func (x *index) rejected(r *appsv1alpha1.PodTransitionRule, v podops.View, rejec
 	reason.Message = fmt.Sprintf("rule %s, check %s: %s", r.Name, item.Name, reject.Reason)
 	switch {
 	case item.AvailablePolicy != nil:
-		reason.Code = CodeBudgetSpent
-		if item.AvailablePolicy.Topology != nil &&
-			strings.Contains(reject.Reason, item.AvailablePolicy.Topology.TopologyKey) {
-			reason.Code = CodeTopologyBudgetSpent
-		}
+		reason.Code = spentBound(item.AvailablePolicy, reject.Reason)
 		reason.Message += fmt.Sprintf(" (%s; %d desired, %d available, %d granted)",
 			strings.Join(policyBounds(item.AvailablePolicy), ", "), r.Status.Desired, r.Status.Available, r.Status.Granted)
 		reason.Next = "it goes on when one of those that are out of service is back: see why they are not"
@@ -161,6 +158,17 @@ func (x *index) rejected(r *appsv1alpha1.PodTransitionRule, v podops.View, rejec
 		reason.Next = "ask the owner of " + item.Webhook.ClientConfig.URL
 	}
 	return reason
+}
+
+// spentBound is which bound of the policy a reason of the status is about. The keys of both may be the same.
+func spentBound(p *appsv1alpha1.AvailableRule, reason string) Code {
+	switch {
+	case p.Groups != nil && strings.HasPrefix(reason, "blocked by group policy"):
+		return CodeGroupBudgetSpent
+	case p.Topology != nil && strings.Contains(reason, p.Topology.TopologyKey):
+		return CodeTopologyBudgetSpent
+	}
+	return CodeBudgetSpent
 }
 
 // task tells of the webhook's task that the Pod is part of, and sets since when.
@@ -230,13 +238,25 @@ func policyBounds(p *appsv1alpha1.AvailableRule) []string {
 		texts = append(texts, "at least "+expText(p.MinAvailablePolicy.ExpFunc)+" available")
 	}
 	if p.Topology != nil {
-		domains := int32(1)
-		if p.Topology.MaxDisruptedDomains != nil {
-			domains = *p.Topology.MaxDisruptedDomains
+		texts = append(texts, disrupted(p.Topology.MaxDisruptedDomains, "domain", p.Topology.TopologyKey))
+	}
+	if p.Groups != nil {
+		keys := p.Groups.GroupKey
+		if p.Groups.SetKey != "" {
+			keys += " within " + p.Groups.SetKey
 		}
-		texts = append(texts, fmt.Sprintf("at most %d domains of %s disrupted", domains, p.Topology.TopologyKey))
+		texts = append(texts, disrupted(p.Groups.MaxDisruptedGroups, "group", keys))
 	}
 	return texts
+}
+
+// disrupted is a bound on domains of a kind in words. Nil is 1, as in the API.
+func disrupted(most *int32, kind, keys string) string {
+	n := ptr.Deref(most, 1)
+	if n != 1 {
+		kind += "s"
+	}
+	return fmt.Sprintf("at most %d %s of %s disrupted", n, kind, keys)
 }
 
 func expText(f *appsv1alpha1.ExpFunc) string {

@@ -88,7 +88,7 @@ func byDepth(reasons []Reason) []Reason {
 		switch {
 		case slices.Contains(symptoms, r.Code):
 			return 2
-		case r.Code == CodeBudgetSpent, r.Code == CodeTopologyBudgetSpent:
+		case r.Code.isBudget():
 			return 1
 		}
 		return 0
@@ -126,7 +126,7 @@ func group(n int, of func(int) (string, *Reason)) []Stuck {
 // nameHolders says who holds the budgets that reasons are about.
 func (x *index) nameHolders(reasons []Reason, but string) {
 	for i := range reasons {
-		if reasons[i].Code != CodeBudgetSpent && reasons[i].Code != CodeTopologyBudgetSpent {
+		if !reasons[i].Code.isBudget() {
 			continue
 		}
 		at := x.ruleOf(reasons[i])

@@ -122,6 +122,14 @@ func TestNodesAreWatchedWhenARuleNeedsThem(t *testing.T) {
 	require.Zero(t, watches)
 
 	rule.Spec.Rules = []appsv1alpha1.TransitionRule{{TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
+		AvailablePolicy: &appsv1alpha1.AvailableRule{Groups: &appsv1alpha1.GroupBudget{GroupKey: "group"}},
+	}}}
+	all, err = n.labels(t.Context(), []*appsv1alpha1.PodTransitionRule{rule})
+	require.NoError(t, err)
+	require.Nil(t, all)
+	require.Zero(t, watches, "groups need none")
+
+	rule.Spec.Rules = []appsv1alpha1.TransitionRule{{TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
 		AvailablePolicy: &appsv1alpha1.AvailableRule{Topology: &appsv1alpha1.TopologyBudget{TopologyKey: "zone"}},
 	}}}
 	_, err = n.labels(t.Context(), []*appsv1alpha1.PodTransitionRule{rule})

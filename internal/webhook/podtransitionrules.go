@@ -96,6 +96,12 @@ func checkAvailablePolicy(policy *appsv1alpha1.AvailableRule, path *field.Path) 
 		errs = append(errs, metav1validation.ValidateLabelName(topology.TopologyKey,
 			path.Child("topology", "topologyKey"))...)
 	}
+	if groups := policy.Groups; groups != nil {
+		errs = append(errs, metav1validation.ValidateLabelName(groups.GroupKey, path.Child("groups", "groupKey"))...)
+		if groups.SetKey != "" {
+			errs = append(errs, metav1validation.ValidateLabelName(groups.SetKey, path.Child("groups", "setKey"))...)
+		}
+	}
 	errs = append(errs, checkAdaptive(policy.MaxUnavailablePolicy, path.Child("maxUnavailablePolicy"))...)
 	return append(errs, checkAdaptive(policy.MinAvailablePolicy, path.Child("minAvailablePolicy"))...)
 }

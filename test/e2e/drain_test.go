@@ -45,6 +45,69 @@ func busiest(pods []corev1.Pod) (node string, on []corev1.Pod) {
 	return node, on
 }
 
+// TestDrainOfGroups drains a node that has Pods of several groups, labelled as a LeaderWorkerSet labels them, under a
+// rule that bounds groups alone: the observer judges that no Pod of a second group is taken out of service meanwhile.
+func TestDrainOfGroups(t *testing.T) {
+	w := alone(t) // Pods of other tests are on the node as well
+	ns := w.namespace(t)
+	o := w.observe(t, ns, observer.Options{Graceful: true})
+	const (
+		setLabel, groupLabel = "leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/group-index"
+		groups, each         = 4, 8
+	)
+	one := workload.Rule(ns, "web", "1")
+	one.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{setLabel: "web"}}
+	one.Spec.Rules[0].AvailablePolicy = &appsv1alpha1.AvailableRule{
+		Groups: &appsv1alpha1.GroupBudget{GroupKey: groupLabel, SetKey: setLabel},
+	}
+	w.create(t, one)
+	for i := range groups {
+		group := deployment(ns, fmt.Sprintf("web-%d", i), each)
+		group.Spec.Template.Labels[setLabel], group.Spec.Template.Labels[groupLabel] = "web", fmt.Sprint(i)
+		w.create(t, group)
+	}
+	serving := func() (all []corev1.Pod) {
+		for i := range groups {
+			name := fmt.Sprintf("web-%d", i)
+			w.waitServing(t, ns, name, each, image1)
+			all = append(all, w.pods(t, ns, name)...)
+		}
+		return all
+	}
+	node, leaving := busiest(serving())
+	of := map[string]int{}
+	for i := range leaving {
+		of[leaving[i].Labels[groupLabel]]++
+	}
+	require.GreaterOrEqual(t, len(of), 3, "the scheduler spreads Pods over the nodes: %v", of)
+
+	w.drain(t, node)
+	for _, pod := range serving() {
+		require.NotEqual(t, node, pod.Spec.NodeName, "%s is on the drained node", pod.Name)
+	}
+	report := o.SettledIn(t.Context(), ns)
+	require.NoError(t, report.Err())
+	require.Zero(t, report.Gaps, "the observer missed nothing")
+	rule, seen := report.Rule(ns, "web")
+	require.True(t, seen)
+	require.Positive(t, rule.MaxOut, "the drain took Pods out of service, and the observer saw it")
+}
+
+// drain drains a node, which takes Pods again when the test is over.
+func (w *world) drain(t *testing.T, node string) {
+	t.Helper()
+	t.Cleanup(func() {
+		if out, err := w.Kubectl(context.WithoutCancel(t.Context()), "uncordon", node); err != nil {
+			t.Errorf("uncordoning %s: %v %s", node, err, out)
+		}
+	})
+	begin := time.Now()
+	out, err := w.Kubectl(t.Context(), "drain", node, "--ignore-daemonsets", "--force", "--delete-emptydir-data",
+		"--timeout="+await.Patience.String())
+	require.NoError(t, err, out)
+	t.Logf("the drain took %s", time.Since(begin).Round(100*time.Millisecond))
+}
+
 // TestDrain drains a node while a rollout runs: Pods of a CollaSet and of a
 // Deployment under one rule, and of a StatefulSet under none.
 func TestDrain(t *testing.T) {
@@ -91,16 +154,7 @@ func TestDrain(t *testing.T) {
 		}
 		return nil
 	})
-	t.Cleanup(func() {
-		if out, err := w.Kubectl(context.WithoutCancel(t.Context()), "uncordon", node); err != nil {
-			t.Errorf("uncordoning %s: %v %s", node, err, out)
-		}
-	})
-	begin := time.Now()
-	out, err = w.Kubectl(t.Context(), "drain", node, "--ignore-daemonsets", "--force", "--delete-emptydir-data",
-		"--timeout="+await.Patience.String())
-	require.NoError(t, err, out)
-	t.Logf("the drain took %s", time.Since(begin).Round(100*time.Millisecond))
+	w.drain(t, node)
 	for _, name := range []string{"web", "guest", "db"} {
 		require.Empty(t, on(name), "Pods of %s on the drained node", name)
 	}

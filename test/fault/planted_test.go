@@ -138,7 +138,7 @@ func (d *decision) observePods() {`},
 		{
 			name: "opens-every-domain", component: suite.PodTransitionRule,
 			changes: []sourceChange{
-				{"internal/podtransitionrule/grants/topology.go", "	return t.pods[domain] > 0 || t.some < limit\n",
+				{"internal/podtransitionrule/grants/domains.go", "	return t.pods[domain] > 0 || t.some < limit\n",
 					"	return limit > 0\n"},
 			},
 			play:  scenario{name: "two workloads on two nodes", setup: twoDomains(slowly), steps: bothUpdated},

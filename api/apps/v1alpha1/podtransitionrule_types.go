@@ -130,7 +130,7 @@ type TransitionRuleDefinition struct {
 // AvailableRule limits how many of the selected Pods may be out of service at the same time. At least one limit is
 // required. All limits that are set must hold.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.maxUnavailableValue) || has(self.minAvailableValue) || has(self.maxUnavailablePolicy) || has(self.minAvailablePolicy) || has(self.topology)",message="availablePolicy needs maxUnavailableValue or minAvailableValue: set at least one (or maxUnavailablePolicy, minAvailablePolicy, topology)"
+// +kubebuilder:validation:XValidation:rule="has(self.maxUnavailableValue) || has(self.minAvailableValue) || has(self.maxUnavailablePolicy) || has(self.minAvailablePolicy) || has(self.topology) || has(self.groups)",message="availablePolicy needs maxUnavailableValue or minAvailableValue: set at least one (or maxUnavailablePolicy, minAvailablePolicy, topology, groups)"
 type AvailableRule struct {
 	// MaxUnavailablePolicy computes the maximum number of Pods out of service from the number of desired Pods, rounded
 	// up.
@@ -154,6 +154,10 @@ type AvailableRule struct {
 	// Topology limits in how many topology domains Pods may be out of service at the same time. Not in Kuperator v0.7.
 	// +optional
 	Topology *TopologyBudget `json:"topology,omitempty"`
+
+	// Groups limits in how many groups of Pods some may be out of service at the same time. Not in Kuperator v0.7.
+	// +optional
+	Groups *GroupBudget `json:"groups,omitempty"`
 }
 
 // TopologyBudget limits how many topology domains may be disrupted at the same time. A domain is disrupted while a
@@ -171,6 +175,33 @@ type TopologyBudget struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	MaxDisruptedDomains *int32 `json:"maxDisruptedDomains,omitempty"`
+}
+
+// GroupBudget limits how many groups of Pods may be disrupted at the same time: Pods that work as one, such as a leader
+// and its workers. A group is disrupted while a selected Pod of it is out of service. Pods that are missing have no
+// group.
+type GroupBudget struct {
+	// GroupKey is the Pod label whose values are the groups, such as leaderworkerset.sigs.k8s.io/group-index. A Pod
+	// without the label is a group of its own. Required.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`
+	GroupKey string `json:"groupKey"`
+
+	// SetKey is a second Pod label, such as leaderworkerset.sigs.k8s.io/name. Pods are of one group only if they have the
+	// same values of both labels, so that a rule over several sets does not mix their groups; a Pod without this label
+	// has the empty value. Empty means that groupKey alone tells groups apart.
+	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:Pattern=`^(([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$`
+	// +optional
+	SetKey string `json:"setKey,omitempty"`
+
+	// MaxDisruptedGroups is the maximum number of groups disrupted at the same time, over all Pods of the rule. Nil
+	// means 1.
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	MaxDisruptedGroups *int32 `json:"maxDisruptedGroups,omitempty"`
 }
 
 // AvailableAdaptivePolicy computes a limit from the number of desired Pods.

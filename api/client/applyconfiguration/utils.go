@@ -44,6 +44,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &appsv1alpha1.FollowConfigurationApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("GrantedOperation"):
 		return &appsv1alpha1.GrantedOperationApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("GroupBudget"):
+		return &appsv1alpha1.GroupBudgetApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("HaltedRollout"):
 		return &appsv1alpha1.HaltedRolloutApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("LabelCheckRule"):

@@ -3,6 +3,7 @@ package grants
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,6 +39,14 @@ func (b *podBuilder) label(key, value string) *podBuilder { b.Labels[key] = valu
 func (b *podBuilder) without(key string) *podBuilder { delete(b.Labels, key); return b }
 
 func (b *podBuilder) on(node string) *podBuilder { b.NodeName = node; return b }
+
+// grouped puts the Pod into a group of a set, such as shop/1, or with "" into none.
+func (b *podBuilder) grouped(group string) *podBuilder {
+	if set, index, found := strings.Cut(group, "/"); found {
+		b.label(setLabel, set).label(groupLabel, index)
+	}
+	return b
+}
 
 func (b *podBuilder) ownedBy(uid string) *podBuilder { b.Owner = types.UID(uid); return b }
 
@@ -149,6 +158,26 @@ const zone = "topology.kubernetes.io/zone"
 func zones(most int32, maxUnavailable string) appsv1alpha1.TransitionRule {
 	r := available(maxUnavailable, "")
 	r.AvailablePolicy.Topology = &appsv1alpha1.TopologyBudget{TopologyKey: zone, MaxDisruptedDomains: &most}
+	return r
+}
+
+// The labels of LeaderWorkerSets that tell groups apart.
+const (
+	groupLabel = "leaderworkerset.sigs.k8s.io/group-index"
+	setLabel   = "leaderworkerset.sigs.k8s.io/name"
+)
+
+// groupsOf bounds disrupted groups within sets, and Pods by maxUnavailable unless that is empty.
+func groupsOf(most int32, maxUnavailable string) appsv1alpha1.TransitionRule {
+	r := available(maxUnavailable, "")
+	r.AvailablePolicy.Groups = &appsv1alpha1.GroupBudget{GroupKey: groupLabel, SetKey: setLabel, MaxDisruptedGroups: &most}
+	return r
+}
+
+// zonesAndGroups bounds both.
+func zonesAndGroups(zoned, grouped int32) appsv1alpha1.TransitionRule {
+	r := groupsOf(grouped, "")
+	r.AvailablePolicy.Topology = zones(zoned, "").AvailablePolicy.Topology
 	return r
 }
 

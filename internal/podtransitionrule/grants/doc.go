@@ -58,15 +58,21 @@
 // other serves. A check that both belong to does not count it, and lets it pass; it still gets a grant, and labels and
 // webhooks are asked.
 //
-// # Topology
+// # Domains
 //
-// The domain of a Pod is the value of the topologyKey on its node. Nodes without the label are one domain together, a
-// node that is not known is one by itself, a Pod without a node is in none. A domain is disrupted while a Pod of the
-// population in it is unavailable. Beside the numbers, a check with a topology budget lets a Pod pass when
+// A topology budget and a budget of groups are the same bound on other domains, and hold together.
 //
-//   - the Pod is in service, and its domain is disrupted already or fewer than maxDisruptedDomains are, or is down; and
-//   - its domain holds granted Pods already, or fewer than maxDisruptedDomains do; or
-//   - the Pod is held and goes on, and is down already or no more than maxDisruptedDomains are disrupted.
+//   - Topology: the domain of a Pod is the value of the topologyKey on its node. Nodes without the label are one domain
+//     together, a node that is not known is one by itself, a Pod without a node is in none.
+//   - Groups: the domain of a Pod is the value of its label groupKey, within the value of its label setKey (none is the
+//     empty value). A Pod without the label groupKey is a domain by itself. Missing Pods are in none.
+//
+// A domain is disrupted while a Pod of the population in it is unavailable. With n for maxDisruptedDomains or
+// maxDisruptedGroups, beside the numbers, a check with such a bound lets a Pod pass when
+//
+//   - the Pod is in service, and its domain is disrupted already or fewer than n are, or is down; and
+//   - its domain holds granted Pods already, or fewer than n do; or
+//   - the Pod is held and goes on, and is down already or no more than n are disrupted.
 //
 // So a rollout goes domain by domain: requests in a domain that is disrupted overtake older ones elsewhere.
 //

@@ -45,6 +45,8 @@ func TestWhatAMirroredBudgetDemands(t *testing.T) {
 		"more than there should be":                         {aRule("r", available("", "12")), 12, false},
 		"a surplus is no part of it":                        {aRule("r", available("8", "1")), 2, false},
 		"topology alone demands no number":                  {aRule("r", zones(1, "")), 0, false},
+		"nor do groups":                                     {aRule("r", groupsOf(1, "")), 0, false},
+		"groups are no part of a number":                    {aRule("r", groupsOf(1, "7")), 3, false},
 		"without an available policy there is none":         {aRule("r", requires("ok", "yes")), -1, false},
 		"nor for a rule that cannot be evaluated":           {aRule("r", maxUnavailable("many")), -1, false},
 		"one less than all of Pods that are replaced first": {aRule("r", maxUnavailable("0")), 9, true},

@@ -9,7 +9,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
@@ -21,7 +20,7 @@ const unbounded = math.MaxInt32
 type policy struct {
 	max, min         *intstr.IntOrString
 	maxFunc, minFunc *expFunc
-	domains          *domains // nil: no topology budget
+	domains          []*domains // topology and groups, as far as they are bounded
 
 	in      []bool // by Pod: whether it belongs to the population
 	desired int
@@ -39,22 +38,24 @@ type policy struct {
 // newPolicy prepares an availablePolicy. The error says what to correct.
 func newPolicy(spec *appsv1alpha1.AvailableRule) (*policy, error) {
 	p := &policy{max: spec.MaxUnavailableValue, min: spec.MinAvailableValue}
-	var errs [2]error
+	var errs [4]error
+	var byNode, byGroup *domains
 	p.maxFunc, errs[0] = newExpFunc("maxUnavailablePolicy", spec.MaxUnavailablePolicy)
 	p.minFunc, errs[1] = newExpFunc("minAvailablePolicy", spec.MinAvailablePolicy)
-	if err := errors.Join(valid("maxUnavailableValue", p.max), valid("minAvailableValue", p.min), errs[0],
-		errs[1]); err != nil {
+	byNode, errs[2] = newTopology(spec.Topology)
+	byGroup, errs[3] = newGroups(spec.Groups)
+	if err := errors.Join(valid("maxUnavailableValue", p.max), valid("minAvailableValue", p.min),
+		errors.Join(errs[:]...)); err != nil {
 		return nil, err
 	}
-	if t := spec.Topology; t != nil {
-		p.domains = &domains{key: t.TopologyKey, max: int(ptr.Deref(t.MaxDisruptedDomains, 1))}
-		if t.TopologyKey == "" || p.domains.max < 0 {
-			return nil, errors.New("topology needs a topologyKey, a label of nodes, and maxDisruptedDomains from 0")
+	for _, bound := range []*domains{byNode, byGroup} {
+		if bound != nil {
+			p.domains = append(p.domains, bound)
 		}
 	}
-	if p.max == nil && p.min == nil && p.maxFunc == nil && p.minFunc == nil && p.domains == nil {
-		return nil, errors.New(
-			"no bound is set: set maxUnavailableValue or minAvailableValue, or the expFunc of maxUnavailablePolicy or minAvailablePolicy, or topology")
+	if p.max == nil && p.min == nil && p.maxFunc == nil && p.minFunc == nil && len(p.domains) == 0 {
+		return nil, errors.New("no bound is set: set maxUnavailableValue or minAvailableValue, " +
+			"or the expFunc of maxUnavailablePolicy or minAvailablePolicy, or topology or groups")
 	}
 	return p, nil
 }
@@ -134,8 +135,11 @@ func (p *policy) refuses(pod *pod) string {
 		return "blocked by min available policy"
 	case !fits:
 		return "blocked by max unavailable policy"
-	case p.domains != nil && !p.domains.fit(pod):
-		return fmt.Sprintf("blocked by topology policy: no further domain of %s may be disrupted now", p.domains.key)
+	}
+	for _, bound := range p.domains {
+		if !bound.fit(pod) {
+			return bound.refusal(pod)
+		}
 	}
 	return ""
 }
@@ -146,7 +150,7 @@ func (p *policy) count(pod *pod) { p.take(pod, (*domains).count) }
 // reserve adds a Pod whose grant is being taken back: until that is written it may go on.
 func (p *policy) reserve(pod *pod) { p.take(pod, (*domains).reserve) }
 
-func (p *policy) take(pod *pod, inDomain func(*domains, *pod)) {
+func (p *policy) take(pod *pod, inDomains func(*domains, *pod)) {
 	if !p.in[pod.index] {
 		return
 	}
@@ -158,16 +162,16 @@ func (p *policy) take(pod *pod, inDomain func(*domains, *pod)) {
 		p.unavailable++
 	}
 	p.granted++
-	if p.domains != nil {
-		inDomain(p.domains, pod)
+	for _, bound := range p.domains {
+		inDomains(bound, pod)
 	}
 }
 
 // observe counts the Pods of the population as they are.
 func (p *policy) observe(d *decision, selected []bool, filter labels.Selector) {
 	p.in = make([]bool, len(d.pods))
-	if p.domains != nil {
-		p.domains.resolve(d)
+	for _, bound := range p.domains {
+		bound.resolve(d)
 	}
 	for j, pod := range d.pods {
 		p.in[j] = !pod.Terminal && selected[j] && (filter == nil || filter.Matches(pod.labels))
@@ -189,8 +193,8 @@ func (p *policy) observe(d *decision, selected []bool, filter labels.Selector) {
 		case pod.awaitingRule && !pod.down:
 			p.awaitingRule++
 		}
-		if p.domains != nil {
-			p.domains.observe(pod)
+		for _, bound := range p.domains {
+			bound.observe(pod)
 		}
 	}
 }

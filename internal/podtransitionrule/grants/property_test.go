@@ -20,6 +20,9 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 )
 
+// someGroups are those that Pods of properties are of: two sets have a group of the same index, "" is none.
+var someGroups = []string{"", "shop/0", "shop/1", "shop/2", "mail/0"}
+
 // genSnapshot is a namespace in any state whatever, the ledger included.
 func genSnapshot() *rapid.Generator[Snapshot] {
 	return rapid.Custom(func(t *rapid.T) Snapshot {
@@ -54,6 +57,7 @@ func genSnapshot() *rapid.Generator[Snapshot] {
 			}
 			p.on(rapid.SampledFrom([]string{"", "a1", "a2", "b1", "c1", "plain", "unknown"}).Draw(t, "node"))
 			p.ownedBy(rapid.SampledFrom([]string{"", "set", "job"}).Draw(t, "owner"))
+			p.grouped(rapid.SampledFrom(someGroups).Draw(t, "group"))
 			s.Pods = append(s.Pods, p.Pod)
 		}
 		s.Owners = []Owner{{UID: "set", Replicas: int32(rapid.IntRange(0, 6).Draw(t, "replicas")),
@@ -65,7 +69,7 @@ func genSnapshot() *rapid.Generator[Snapshot] {
 					maxUnavailable("1"), maxUnavailable("50%"), available("", "1"), available("", ""), webhook(), webhook(),
 					atPostCheck(webhook()), requires("app", "web"),
 					atPostCheck(requires("app", "web")), atPostCheck(maxUnavailable("1")), filtered(maxUnavailable("1"), "app", "web"),
-					zones(1, ""), zones(2, "2"), expFuncs(&appsv1alpha1.ExpFunc{Coeff: "0.5"}, nil),
+					zones(1, ""), zones(2, "2"), groupsOf(1, ""), groupsOf(2, "2"), zonesAndGroups(1, 2), expFuncs(&appsv1alpha1.ExpFunc{Coeff: "0.5"}, nil),
 					expFuncs(nil, &appsv1alpha1.ExpFunc{Pow: "0.5"}),
 				}).Draw(t, "check"))
 			}
@@ -364,12 +368,49 @@ func (w *world) policies() map[*policy]*appsv1alpha1.PodTransitionRule {
 	return all
 }
 
+// zonesOf and groupsOfPods are the domains of Pods.
+func zonesOf(pods []Pod) map[string]bool {
+	all := map[string]bool{}
+	for _, p := range pods {
+		all[someNodes()[p.NodeName][zone]] = true
+	}
+	return all
+}
+
+func groupsOfPods(pods []Pod) map[string]bool {
+	all := map[string]bool{}
+	for _, p := range pods {
+		if index, has := p.Labels[groupLabel]; has {
+			all["group "+p.Labels[setLabel]+"/"+index] = true
+		} else {
+			all["Pod "+p.Name] = true
+		}
+	}
+	return all
+}
+
+// requireFewDomains checks that the Pods are in no more domains than checks of the rule allow.
+func requireFewDomains(t *rapid.T, r *appsv1alpha1.PodTransitionRule, pods []Pod, are string) {
+	for i := range r.Spec.Rules {
+		policy := r.Spec.Rules[i].AvailablePolicy
+		if policy == nil {
+			continue
+		}
+		if in := zonesOf(pods); policy.Topology != nil && len(in) > int(*policy.Topology.MaxDisruptedDomains) {
+			t.Fatalf("%s: zones %v %s, of %d allowed", r.Name, in, are, *policy.Topology.MaxDisruptedDomains)
+		}
+		if in := groupsOfPods(pods); policy.Groups != nil && len(in) > int(*policy.Groups.MaxDisruptedGroups) {
+			t.Fatalf("%s: groups %v %s, of %d allowed", r.Name, in, are, *policy.Groups.MaxDisruptedGroups)
+		}
+	}
+}
+
 // inBounds checks that what is out of service keeps all bounds.
 func (w *world) inBounds(t *rapid.T) {
-	down := map[string]bool{}
+	var down []Pod
 	for _, p := range w.pods {
 		if !p.Ready || !p.ServiceAvailable() || p.Terminating {
-			down[someNodes()[p.NodeName][zone]] = true
+			down = append(down, p)
 		}
 	}
 	out, n := w.unavailable(), int(w.owner.Replicas)
@@ -384,9 +425,7 @@ func (w *world) inBounds(t *rapid.T) {
 			keep = policy.minFunc.of(n, false)
 		}
 		require.GreaterOrEqual(t, max(n, len(w.pods))-out, keep, "%s: as many are in service", r.Name)
-		if policy.domains != nil && len(down) > policy.domains.max {
-			t.Fatalf("%s: zones %v are disrupted, of %d allowed", r.Name, down, policy.domains.max)
-		}
+		requireFewDomains(t, r, down, "are disrupted")
 	}
 }
 
@@ -396,7 +435,8 @@ func newWorld(t *rapid.T) *world {
 		owner: Owner{UID: "set", Replicas: int32(n), PodLabels: map[string]string{"app": "web"}}}
 	nodes := slices.Sorted(maps.Keys(someNodes()))
 	for i := range n + rapid.SampledFrom([]int{0, 0, 2}).Draw(t, "surplus") {
-		w.pods = append(w.pods, aPod(fmt.Sprintf("p%d", i)).ownedBy("set").on(rapid.SampledFrom(nodes).Draw(t, "node")).Pod)
+		w.pods = append(w.pods, aPod(fmt.Sprintf("p%d", i)).ownedBy("set").
+			on(rapid.SampledFrom(nodes).Draw(t, "node")).grouped(rapid.SampledFrom(someGroups).Draw(t, "group")).Pod)
 	}
 	for i := range rapid.IntRange(1, 3).Draw(t, "rules") {
 		w.rules = append(w.rules, aRule(fmt.Sprintf("r%d", i), w.check(t)))
@@ -409,7 +449,8 @@ func (w *world) check(t *rapid.T) appsv1alpha1.TransitionRule {
 	return rapid.SampledFrom([]appsv1alpha1.TransitionRule{
 		maxUnavailable("1"), maxUnavailable("2"), available("", "1"), maxUnavailable("50%"), requires("app", "web"),
 		atPostCheck(requires("app", "web")),
-		available("", "60%"), zones(1, ""), zones(2, "2"), webhook(), atPostCheck(webhook()),
+		available("", "60%"), zones(1, ""), zones(2, "2"), groupsOf(1, ""), groupsOf(1, "50%"), groupsOf(2, ""),
+		zonesAndGroups(1, 2), zonesAndGroups(2, 1), webhook(), atPostCheck(webhook()),
 		expFuncs(&appsv1alpha1.ExpFunc{Coeff: "0.7", Pow: "0.9"}, nil), expFuncs(nil, &appsv1alpha1.ExpFunc{Pow: "0.5"}),
 	}).Draw(t, "check")
 }
@@ -466,6 +507,11 @@ func (w *world) act(t *rapid.T) {
 		} else {
 			w.birth++
 			fresh := aPod(p.Name).ownedBy("set").on(p.NodeName).down()
+			for _, key := range []string{groupLabel, setLabel} {
+				if v, has := p.Labels[key]; has {
+					fresh.label(key, v)
+				}
+			}
 			fresh.UID = types.UID(fmt.Sprintf("%s-%d", p.Name, w.birth))
 			w.pods[i] = fresh.Pod
 			w.changed()
@@ -532,20 +578,17 @@ func (w *world) edit(t *rapid.T) {
 // grantsInBounds checks that no rule ever grants more Pods than it allows.
 func (w *world) grantsInBounds(t *rapid.T) {
 	for policy, r := range w.policies() {
-		granted, zones := 0, map[string]bool{}
+		var granted []Pod
 		for _, p := range w.pods {
 			if slices.ContainsFunc(r.Status.Grants,
 				func(g appsv1alpha1.PodGrant) bool { return g.PodUID == p.UID && g.Stage == appsv1alpha1.StagePreCheck }) {
-				granted++
-				zones[someNodes()[p.NodeName][zone]] = true
+				granted = append(granted, p)
 			}
 		}
-		if granted > policy.allowed {
-			t.Fatalf("%s grants %d of %d allowed", r.Name, granted, policy.allowed)
+		if len(granted) > policy.allowed {
+			t.Fatalf("%s grants %d of %d allowed", r.Name, len(granted), policy.allowed)
 		}
-		if policy.domains != nil && len(zones) > policy.domains.max {
-			t.Fatalf("%s grants in zones %v of %d allowed", r.Name, zones, policy.domains.max)
-		}
+		requireFewDomains(t, r, granted, "hold grants")
 	}
 }
 

@@ -89,6 +89,11 @@ func TestAllBoundsHoldTogether(t *testing.T) {
 		}), 0},
 		"topology alone bounds no number": {check(
 			func(a *appsv1alpha1.AvailableRule) { a.Topology = &appsv1alpha1.TopologyBudget{TopologyKey: zone} }), 10},
+		"groups alone bound no number: each of these Pods is a group": {check(
+			func(a *appsv1alpha1.AvailableRule) { a.Groups = &appsv1alpha1.GroupBudget{GroupKey: groupLabel} }), 1},
+		"groups without a key": {check(
+			func(a *appsv1alpha1.AvailableRule) { a.Groups = &appsv1alpha1.GroupBudget{} }), 0},
+		"less than one group": {rules{aRule("r", groupsOf(0, ""))}, 0},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -188,6 +193,114 @@ func TestTopologyBudget(t *testing.T) {
 	})
 	assert.True(t, UsesTopology(rules{aRule("a", maxUnavailable("1")), aRule("b", zones(1, ""))}))
 	assert.False(t, UsesTopology(rules{aRule("a", maxUnavailable("1"))}))
+}
+
+// inGroups are Pods that ask, the first before the second, in these groups.
+func inGroups(groups ...string) []*podBuilder {
+	var all []*podBuilder
+	for i, group := range groups {
+		all = append(all, aPod(fmt.Sprintf("p%d", i+1)).grouped(group).asks(i+1))
+	}
+	return all
+}
+
+func TestGroupBudget(t *testing.T) {
+	byIndexAlone := groupsOf(1, "")
+	byIndexAlone.AvailablePolicy.Groups.SetKey, byIndexAlone.AvailablePolicy.Groups.MaxDisruptedGroups = "", nil
+	tests := map[string]struct {
+		check appsv1alpha1.TransitionRule
+		pods  []*podBuilder
+		want  []string
+	}{
+		"one group at a time, all Pods of it": {
+			groupsOf(1, ""), inGroups("shop/0", "shop/1", "shop/0"), []string{"p1", "p3"},
+		},
+		"as many groups as allowed": {
+			groupsOf(2, ""), inGroups("shop/0", "shop/1", "shop/2", "shop/1"), []string{"p1", "p2", "p4"},
+		},
+		"groups of one index in two sets are two, and the bound is for both sets": {
+			groupsOf(1, ""), inGroups("shop/0", "mail/0", "shop/0"), []string{"p1", "p3"},
+		},
+		"without a setKey they are one, and one group is the default": {
+			byIndexAlone, inGroups("shop/0", "mail/0", "shop/1"), []string{"p1", "p2"},
+		},
+		"Pods without the set's label are of the same set": {
+			groupsOf(1, ""), []*podBuilder{aPod("p1").label(groupLabel, "0").asks(1), aPod("p2").label(groupLabel, "0").asks(2),
+				aPod("p3").grouped("shop/0").asks(3)}, []string{"p1", "p2"},
+		},
+		"an empty value of the label is one as any other": {
+			groupsOf(1, ""), []*podBuilder{aPod("p1").label(groupLabel, "").asks(1), aPod("p2").label(groupLabel, "").asks(2),
+				aPod("p3").asks(3)}, []string{"p1", "p2"},
+		},
+		"a Pod without the label is a group of its own": {
+			groupsOf(1, ""), inGroups("", "", "shop/0"), []string{"p1"},
+		},
+		"though it has the set's": {
+			groupsOf(2, ""), []*podBuilder{aPod("p1").label(setLabel, "shop").asks(1), aPod("p2").label(setLabel, "shop").asks(2),
+				aPod("p3").label(setLabel, "shop").asks(3)}, []string{"p1", "p2"},
+		},
+		"a group with a Pod down is disrupted already": {
+			groupsOf(1, ""), append(inGroups("shop/0", "shop/1"), aPod("p3").grouped("shop/1").down()), []string{"p2"},
+		},
+		"a Pod that is down adds no group": {
+			groupsOf(1, ""), []*podBuilder{aPod("p1").grouped("shop/0").down().asks(1), aPod("p2").grouped("shop/1").down()},
+			[]string{"p1"},
+		},
+		"no more groups than allowed hold granted Pods, were they down before": {
+			groupsOf(1, ""), []*podBuilder{aPod("p1").grouped("shop/0").down().asks(1),
+				aPod("p2").grouped("shop/1").down().asks(2)}, []string{"p1"},
+		},
+		"Pods that have run to their end disrupt no group": {
+			groupsOf(1, ""), append(inGroups("shop/0"), aPod("p2").grouped("shop/1").terminal()), []string{"p1"},
+		},
+		"Pods of other rules disrupt none": {
+			groupsOf(1, ""), append(inGroups("shop/0"), aPod("p2").grouped("shop/1").down().label("app", "other")),
+			[]string{"p1"},
+		},
+		"numbers hold as well": {
+			groupsOf(1, "2"), inGroups("shop/0", "shop/0", "shop/0"), []string{"p1", "p2"},
+		},
+		"zones hold as well: a Pod may go if both its zone and its group may": {
+			zonesAndGroups(1, 2), []*podBuilder{aPod("p1").on("a1").grouped("shop/0").asks(1),
+				aPod("p2").on("b1").grouped("shop/0").asks(2), aPod("p3").on("a2").grouped("shop/1").asks(3),
+				aPod("p4").on("a2").grouped("shop/2").asks(4)}, []string{"p1", "p3"},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := settled(Snapshot{Rules: rules{aRule("r", tc.check)}, Pods: pods(tc.pods...), Nodes: someNodes(), Now: testNow})
+			assert.Equal(t, tc.want, mayGo(s))
+		})
+	}
+	assert.False(t, UsesTopology(rules{aRule("a", groupsOf(1, ""))}), "nodes are not watched for groups")
+}
+
+func TestWhyAPodWaitsForItsGroup(t *testing.T) {
+	byIndexAlone := groupsOf(1, "")
+	byIndexAlone.AvailablePolicy.Groups.SetKey = ""
+	const noFurther = ", no further group of " + groupLabel + " may be disrupted now"
+	tests := map[string]struct {
+		check appsv1alpha1.TransitionRule
+		group string
+		want  string
+	}{
+		"by set and index":        {groupsOf(1, ""), "shop/1", "group shop/1 waits" + noFurther},
+		"by index alone":          {byIndexAlone, "shop/1", "group 1 waits" + noFurther},
+		"a group of its own":      {groupsOf(1, ""), "", "the Pod is a group of its own" + noFurther},
+		"the zone is named first": {zonesAndGroups(0, 1), "shop/1", ""},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := settled(Snapshot{Rules: rules{aRule("r", tc.check)}, Pods: pods(inGroups("shop/0", tc.group)...),
+				Nodes: someNodes(), Now: testNow})
+			want := "blocked by group policy: " + tc.want
+			if tc.want == "" {
+				want = "blocked by topology policy: no further domain of " + zone + " may be disrupted now"
+			}
+			detail := s.Rules[0].Status.Details[1]
+			assert.Equal(t, []appsv1alpha1.RejectInfo{{RuleName: "available", Reason: want}}, detail.RejectInfo)
+		})
+	}
 }
 
 func subjectOf(q Question) Subject { return q.Subject }

@@ -295,8 +295,8 @@ func excused(obj *corev1.Pod, r *appsv1alpha1.PodTransitionRule) bool {
 
 // allowance is the least that the rule's checks allow of the wanted Pods; -1 if
 // none bounds their number. What a minAvailable demands may be served by Pods
-// beyond the wanted ones: surplus is how many there are. Topology budgets bound
-// no number: see checkDomains.
+// beyond the wanted ones: surplus is how many there are. Budgets of domains
+// and groups bound no number: see checkDomains.
 func allowance(r *appsv1alpha1.PodTransitionRule, desired, surplus int) int {
 	allowed := -1
 	for i := range r.Spec.Rules {

@@ -210,6 +210,16 @@ func inZones(r *appsv1alpha1.PodTransitionRule, pods ...func(*corev1.Pod)) func(
 	}
 }
 
+// Rules by which so many groups may be open at a time.
+var (
+	oneGroup  = available(appsv1alpha1.AvailableRule{Groups: &appsv1alpha1.GroupBudget{GroupKey: "group", SetKey: "set"}})
+	twoGroups = available(appsv1alpha1.AvailableRule{Groups: &appsv1alpha1.GroupBudget{GroupKey: "group", SetKey: "set",
+		MaxDisruptedGroups: ptr.To[int32](2)}})
+)
+
+// of puts a Pod into a group of a set.
+func of(set, group string) func(*corev1.Pod) { return labelled("set", set, "group", group) }
+
 // aNode is in a zone, or in none.
 func aNode(name, zone string) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
@@ -471,6 +481,25 @@ func TestChecker(t *testing.T) {
 			s.apply(aNode("a-2", "b"))
 			s.now = s.now.Add(time.Minute)
 			s.apply(aPod(1, on("a-2"), offline))
+		}},
+		"a second group where one is allowed breaks the budget": {want: []Invariant{Budget},
+			events: inZones(oneGroup, of("shop", "0"), of("shop", "1"))},
+		"a second Pod of the group that is open does not": {
+			events: inZones(oneGroup, of("shop", "0"), of("shop", "0"))},
+		"a group of another set is another": {want: []Invariant{Budget},
+			events: inZones(oneGroup, of("shop", "0"), of("mail", "0"))},
+		"Pods without the set's label are of one set": {
+			events: inZones(oneGroup, labelled("group", "0"), labelled("group", "0"))},
+		"nor does a second group where two are allowed": {
+			events: inZones(twoGroups, of("shop", "0"), of("shop", "1"))},
+		"but a third group": {want: []Invariant{Budget},
+			events: inZones(twoGroups, of("shop", "0"), of("shop", "1"), of("shop", "2"))},
+		"a Pod without the label is a group of its own": {want: []Invariant{Budget},
+			events: inZones(oneGroup, labelled("set", "shop"), labelled("set", "shop"))},
+		"a group whose Pod is back is closed": {events: func(s *story) {
+			inZones(oneGroup, of("shop", "0"))(s)
+			s.apply(aPod(0, on("a-1"), of("shop", "0")))
+			s.apply(aPod(1, on("a-1"), of("shop", "1"), offline))
 		}},
 		"what was out when the budget came is not the budget's": {events: func(s *story) {
 			s.apply(maxUnavailable("4"))

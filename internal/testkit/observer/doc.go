@@ -22,8 +22,8 @@
 //     is out of service from the moment an operation takes it away (readiness gate
 //     False, an operation being prepared or carried out, or terminating) until it
 //     is Ready again. A Pod that was deleted and is still wanted counts as well.
-//     No Pod goes out in a further topology domain while operations have Pods of as
-//     many others out as the rule allows.
+//     No Pod goes out in a further topology domain, or of a further group, while
+//     operations have Pods of as many others out as the rule allows.
 //     No operation passes PreCheck without a grant of every rule for this very
 //     request. A CollaSet keeps to its maxSurge, and with minReadySeconds to a
 //     quarter of its Pods.

@@ -32,9 +32,9 @@ func (c *Checker) applyNode(obj *corev1.Node, e Event) {
 	}
 }
 
-// checkDomains judges a Pod that goes out of service by the topology budgets of the rules that select it: it may not
-// open a further domain while operations have Pods of as many others out as a budget allows. Within a domain that is
-// open, only numbers bound it.
+// checkDomains judges a Pod that goes out of service by the topology budgets and the budgets of groups of the rules that
+// select it: it may not open a further domain while operations have Pods of as many others out as a budget allows.
+// Within a domain that is open, only numbers bound it.
 //
 // A Pod that was down already is not judged: its domain is disrupted anyway, and Pods that were out when the rule
 // came do not keep it from being operated on. Nor is one whose node is not known, or got other labels a moment ago.
@@ -48,19 +48,39 @@ func (s *space) checkDomains(before, now *pod, e Event) {
 			continue
 		}
 		for i := range r.obj.Spec.Rules {
-			if t := &r.obj.Spec.Rules[i]; bears(t) && t.AvailablePolicy.Topology != nil {
-				s.checkDomain(now, r, t.AvailablePolicy.Topology, e)
+			t := &r.obj.Spec.Rules[i]
+			if !bears(t) {
+				continue
+			}
+			if budget := t.AvailablePolicy.Topology; budget != nil {
+				s.checkDomain(now, r, e, domainBudget{
+					limit: int(ptr.Deref(budget.MaxDisruptedDomains, 1)), kind: "domain", key: budget.TopologyKey,
+					of: func(p *pod) (string, bool) { return s.domain(p, budget.TopologyKey, e) },
+				})
+			}
+			if budget := t.AvailablePolicy.Groups; budget != nil {
+				s.checkDomain(now, r, e, domainBudget{
+					limit: int(ptr.Deref(budget.MaxDisruptedGroups, 1)), kind: "group", key: budget.GroupKey,
+					of: func(p *pod) (string, bool) { return groupOf(p.obj, budget), true },
+				})
 			}
 		}
 	}
 }
 
-func (s *space) checkDomain(p *pod, r *rule, budget *appsv1alpha1.TopologyBudget, e Event) {
-	domain, known := s.domain(p, budget.TopologyKey, e)
+// domainBudget is how many domains of a kind may be open at a time. of is a Pod's, false if it has none or is not
+// judged.
+type domainBudget struct {
+	limit     int
+	kind, key string
+	of        func(*pod) (string, bool)
+}
+
+func (s *space) checkDomain(p *pod, r *rule, e Event, budget domainBudget) {
+	domain, known := budget.of(p)
 	if !known {
 		return
 	}
-	limit := int(ptr.Deref(budget.MaxDisruptedDomains, 1))
 	open := map[string]bool{}
 	for _, other := range s.waiting {
 		if other.obj.UID == p.obj.UID || !other.out || other.surplus || !r.selects(other.obj) || excused(other.obj, r.obj) ||
@@ -68,13 +88,13 @@ func (s *space) checkDomain(p *pod, r *rule, budget *appsv1alpha1.TopologyBudget
 			s.settling(r.changed, other, other.outSince) {
 			continue
 		}
-		if of, known := s.domain(other, budget.TopologyKey, e); known {
+		if of, known := budget.of(other); known {
 			open[of] = true
 		}
 	}
-	within := limit > 0 && (open[domain] || len(open) < limit)
-	s.check(Budget, e, within, "went out of service in domain %q of %s, of which rule %s allows %d at a time; open: %s",
-		domain, budget.TopologyKey, r.obj.Name, limit, strings.Join(slices.Sorted(maps.Keys(open)), ", "))
+	within := budget.limit > 0 && (open[domain] || len(open) < budget.limit)
+	s.check(Budget, e, within, "went out of service in %s %q of %s, of which rule %s allows %d at a time; open: %s",
+		budget.kind, domain, budget.key, r.obj.Name, budget.limit, strings.Join(slices.Sorted(maps.Keys(open)), ", "))
 }
 
 // domain is the value of a label on the Pod's node, nothing included; false if it is not known for certain, or there
@@ -85,6 +105,14 @@ func (s *space) domain(p *pod, key string, e Event) (string, bool) {
 		return "", false
 	}
 	return n.labels[key], true
+}
+
+// groupOf is the group that a Pod is of, by its labels; a Pod without the label is one by itself.
+func groupOf(obj *corev1.Pod, budget *appsv1alpha1.GroupBudget) string {
+	if value, has := obj.Labels[budget.GroupKey]; has {
+		return obj.Labels[budget.SetKey] + "/" + value
+	}
+	return "Pod " + obj.Name
 }
 
 // lost reports whether a Pod is being deleted without an operation.

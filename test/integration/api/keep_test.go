@@ -76,7 +76,8 @@ var notOfKuperator = map[string][]string{
 	},
 	"podtransitionrule": {
 		"status.conditions", "status.desired", "status.available", "status.granted", "status.blocked", "status.grants",
-		"spec.mirrorPodDisruptionBudget", "spec.rules.availablePolicy.topology", "spec.rules.webhook.clientConfig.secretName",
+		"spec.mirrorPodDisruptionBudget", "spec.rules.availablePolicy.topology", "spec.rules.availablePolicy.groups",
+		"spec.rules.webhook.clientConfig.secretName",
 		"status.ruleStates.webhookStatus.taskStates.subjects", "status.ruleStates.webhookStatus.history.subjects",
 	},
 }

@@ -372,6 +372,26 @@ var refusals = map[string]struct {
 		"podtransitionrule", []change{{"spec.rules.0.availablePolicy", "{}"}},
 		[]string{"spec.rules[0].availablePolicy", "needs maxUnavailableValue or minAvailableValue", "set at least one"},
 	},
+	"groups without a key": {
+		"podtransitionrule", []change{{"spec.rules.0.availablePolicy", "{groups: {setKey: set}}"}},
+		[]string{"spec.rules[0].availablePolicy.groups.groupKey", "Required value"},
+	},
+	"groups with an empty key": {
+		"podtransitionrule", []change{{"spec.rules.0.availablePolicy", `{groups: {groupKey: ""}}`}},
+		[]string{"spec.rules[0].availablePolicy.groups.groupKey", "should be at least 1 chars long"},
+	},
+	"groups by a key that no label can have": {
+		"podtransitionrule", []change{{"spec.rules.0.availablePolicy", "{groups: {groupKey: group of Pod}}"}},
+		[]string{"spec.rules[0].availablePolicy.groups.groupKey", "group of Pod"},
+	},
+	"groups of sets by a key that no label can have": {
+		"podtransitionrule", []change{{"spec.rules.0.availablePolicy", "{groups: {groupKey: group, setKey: a/b/c}}"}},
+		[]string{"spec.rules[0].availablePolicy.groups.setKey", "a/b/c"},
+	},
+	"no group at all": {
+		"podtransitionrule", []change{{"spec.rules.0.availablePolicy", "{groups: {groupKey: group, maxDisruptedGroups: 0}}"}},
+		[]string{"spec.rules[0].availablePolicy.groups.maxDisruptedGroups", "greater than or equal to 1"},
+	},
 	"an availability rule below zero": {
 		"podtransitionrule", []change{{"spec.rules.0.availablePolicy.maxUnavailableValue", "-1"}},
 		[]string{"spec.rules[0].availablePolicy.maxUnavailableValue", "-1 is no number of Pods", "not negative"},

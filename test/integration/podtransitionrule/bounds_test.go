@@ -63,6 +63,52 @@ func topology(t *testing.T, w *world) {
 	require.True(t, both, "both Pods of a zone are granted together")
 }
 
+// groups: two sets of two groups with eight Pods each, labelled as those of LeaderWorkerSets.
+func groups(t *testing.T, w *world) {
+	const (
+		set, group = "leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/group-index"
+		each       = 8
+	)
+	l := w.workload(t, 4*each)
+	for i, pod := range l.pods(t) {
+		l.merge(t, &pod, fmt.Sprintf(`{"metadata":{"labels":{%q:%q,%q:"%d"}}}`, set, []string{"shop", "mail"}[i%2], group,
+			i/2%2))
+	}
+	groupOf := map[string]string{}
+	out := func() map[string]int {
+		disrupted := map[string]int{}
+		for _, pod := range l.pods(t) {
+			groupOf[pod.Name] = pod.Labels[set] + "/" + pod.Labels[group]
+			if view := podops.Read(&pod); !view.Ready || !view.ServiceAvailable() {
+				disrupted[groupOf[pod.Name]]++
+			}
+		}
+		return disrupted
+	}
+	require.Empty(t, out())
+	rule := l.rule(t, "groups", appsv1alpha1.TransitionRule{TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
+		AvailablePolicy: &appsv1alpha1.AvailableRule{Groups: &appsv1alpha1.GroupBudget{GroupKey: group, SetKey: set}},
+	}})
+	require.EqualValues(t, 1, *rule.Spec.Rules[0].AvailablePolicy.Groups.MaxDisruptedGroups, "the default")
+	l.begin(t)
+	seen, whole := map[string]bool{}, false
+	eventually(t, "all are done, one group at a time", func() bool {
+		disrupted, granted := out(), map[string]int{}
+		require.LessOrEqual(t, len(disrupted), 1, "%v", disrupted)
+		for _, g := range l.get(t, rule).Status.Grants {
+			granted[groupOf[g.PodName]]++
+		}
+		require.LessOrEqual(t, len(granted), 1, "%v", granted)
+		for name, n := range granted {
+			seen[name], whole = true, whole || n == each
+		}
+		_, done := l.play(t)
+		return done == 4*each
+	})
+	require.Len(t, seen, 4)
+	require.True(t, whole, "all Pods of a group are granted together")
+}
+
 func frozen(t *testing.T, w *world) {
 	l := w.workload(t, 2)
 	rule := l.rule(t, "one", maxUnavailable(1))

@@ -52,6 +52,7 @@ func TestPodTransitionRuleController(t *testing.T) {
 		"nothing is written while nothing changes":                  quiet,
 		"missing replicas of a CollaSet count":                      missingReplicas,
 		"zones are disrupted one at a time":                         topology,
+		"groups are disrupted one at a time":                        groups,
 		"a frozen namespace, or cluster, keeps its Pods":            frozen,
 		"a mirrored PodDisruptionBudget is kept as it should be":    mirror,
 		"a Pod tells what it waits for, as long as it does":         notes,

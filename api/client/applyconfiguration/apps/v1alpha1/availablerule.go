@@ -25,6 +25,8 @@ type AvailableRuleApplyConfiguration struct {
 	MinAvailableValue *intstr.IntOrString `json:"minAvailableValue,omitempty"`
 	// Topology limits in how many topology domains Pods may be out of service at the same time. Not in Kuperator v0.7.
 	Topology *TopologyBudgetApplyConfiguration `json:"topology,omitempty"`
+	// Groups limits in how many groups of Pods some may be out of service at the same time. Not in Kuperator v0.7.
+	Groups *GroupBudgetApplyConfiguration `json:"groups,omitempty"`
 }
 
 // AvailableRuleApplyConfiguration constructs a declarative configuration of the AvailableRule type for use with
@@ -70,5 +72,13 @@ func (b *AvailableRuleApplyConfiguration) WithMinAvailableValue(value intstr.Int
 // If called multiple times, the Topology field is set to the value of the last call.
 func (b *AvailableRuleApplyConfiguration) WithTopology(value *TopologyBudgetApplyConfiguration) *AvailableRuleApplyConfiguration {
 	b.Topology = value
+	return b
+}
+
+// WithGroups sets the Groups field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Groups field is set to the value of the last call.
+func (b *AvailableRuleApplyConfiguration) WithGroups(value *GroupBudgetApplyConfiguration) *AvailableRuleApplyConfiguration {
+	b.Groups = value
 	return b
 }

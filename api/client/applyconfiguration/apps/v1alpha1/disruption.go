@@ -24,8 +24,8 @@ type DisruptionApplyConfiguration struct {
 	// for. A node is about to be drained if it is cordoned, or has a taint that keeps new Pods away, and one of these is
 	// true: it has a taint of Karpenter (karpenter.sh/disrupted) or of cluster-autoscaler
 	// (ToBeDeletedByClusterAutoscaler); it has a condition of Kubernetes 1.37 that announces it (DrainInProgress,
-	// MaintenancePlanned, MaintenanceInProgress, GracefulNodeShutdownInProgress); or a Pod of a CollaSet with Disruption
-	// has been evicted from it.
+	// MaintenancePlanned, MaintenanceInProgress, GracefulNodeShutdownInProgress); or another Pod of the CollaSet has been
+	// evicted from it.
 	BeforeEviction *bool `json:"beforeEviction,omitempty"`
 }
 
