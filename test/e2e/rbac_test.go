@@ -234,13 +234,12 @@ func (w *world) doEverything(t *testing.T) {
 	w.waitServing(t, ns, "web", 2, image2)
 
 	t.Log("an eviction")
-	evicted := &w.pods(t, ns, "web")[0]
-	if err := w.client.SubResource("eviction").Create(t.Context(), evicted,
-		&policyv1.Eviction{}); !apierrors.IsTooManyRequests(err) {
-		require.NoError(t, client.IgnoreNotFound(err)) // client-go asks again, up to ten times
-	}
-	w.replaced(t, evicted)
+	w.evict(t, &w.pods(t, ns, "web")[0])
 	w.waitServing(t, ns, "web", 2, image2)
+	w.create(t, surging(ns, "moving", 1, appsv1alpha1.EvictionReplace))
+	w.waitServing(t, ns, "moving", 1, image1)
+	w.evict(t, &w.pods(t, ns, "moving")[0])
+	w.waitServing(t, ns, "moving", 1, image1)
 
 	w.useJobs(t, ns, "web", "guest")
 	w.waitServing(t, ns, "web", 2, image2)
@@ -301,6 +300,16 @@ func (w *world) doEverything(t *testing.T) {
 	require.NoError(t, w.client.Delete(t.Context(), set, client.PropagationPolicy(metav1.DeletePropagationForeground)))
 	await.Nil(t, "the CollaSet gone",
 		func() error { return gone(w.client.Get(t.Context(), keyOf(set), &appsv1alpha1.CollaSet{})) })
+}
+
+// evict evicts a Pod once, and waits until another one is there instead.
+func (w *world) evict(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	if err := w.client.SubResource("eviction").Create(t.Context(), pod,
+		&policyv1.Eviction{}); !apierrors.IsTooManyRequests(err) {
+		require.NoError(t, client.IgnoreNotFound(err)) // client-go asks again, up to ten times
+	}
+	w.replaced(t, pod)
 }
 
 // useDecorations decorates the Pod of a Deployment: in place, by other resources, and by another Pod; by more templates
