@@ -24,6 +24,7 @@ type drains struct {
 	sets  client.Reader
 
 	mu      sync.Mutex
+	ctx     context.Context //nolint:containedctx // of the controller, for events of nodes
 	queue   queue
 	watched bool
 	// tried is true if the one wait for the nodes is over.
@@ -31,10 +32,10 @@ type drains struct {
 }
 
 // keepQueue keeps the queue of decisions.
-func (d *drains) keepQueue(_ context.Context, q queue) error {
+func (d *drains) keepQueue(ctx context.Context, q queue) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.queue = q
+	d.ctx, d.queue = ctx, q
 	return nil
 }
 
@@ -92,16 +93,19 @@ func (d *drains) changed(before drain.Node, object any) {
 	if !ok || drain.NodeOf(node) == before {
 		return
 	}
+	d.mu.Lock()
+	ctx, q := d.ctx, d.queue
+	d.mu.Unlock()
+	if q == nil {
+		return // nothing has been decided yet
+	}
 	sets := &appsv1alpha1.CollaSetList{}
-	if err := d.sets.List(context.Background(), sets, client.UnsafeDisableDeepCopy); err != nil {
-		log.Log.Error(err, "listing the CollaSets that follow a node", "node", node.Name)
+	if err := d.sets.List(ctx, sets, client.UnsafeDisableDeepCopy); err != nil {
+		log.FromContext(ctx).Error(err, "listing the CollaSets that follow a node", "node", node.Name)
 		return
 	}
-	d.mu.Lock()
-	q := d.queue
-	d.mu.Unlock()
 	for i := range sets.Items {
-		if q != nil && drain.PolicyOf(&sets.Items[i]).Surges() {
+		if drain.PolicyOf(&sets.Items[i]).Surges() {
 			q.Add(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&sets.Items[i])})
 		}
 	}

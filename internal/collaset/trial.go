@@ -48,6 +48,8 @@ func (q trials) makeTrial(ctx context.Context, o *observation, t setplan.PodTria
 		return q.tryDelete(ctx, o, t.Pod)
 	case setplan.TrialCreate:
 		return q.tryCreate(ctx, o, t.Pod.Name(), t.Pod.ID, t.To)
+	case setplan.TrialSurge:
+		return nil // it is never asked for
 	case setplan.TrialPatch, setplan.TrialResize:
 	}
 	live := &corev1.Pod{}
