@@ -2,7 +2,6 @@ package collaset
 
 import (
 	"context"
-	"fmt"
 
 	policyv1 "k8s.io/api/policy/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -14,8 +13,10 @@ import (
 
 // observeBudgets finds out which Pods that are replaced for an eviction a PodDisruptionBudget lets not go now: the
 // deletion of such a Pod keeps to it as the eviction would. It reads past the cache, while there are such Pods.
-func observeBudgets(ctx context.Context, live client.Reader, o *observation) error {
+// What cannot be read keeps such Pods, and nothing else.
+func observeBudgets(ctx context.Context, live client.Reader, o *observation) {
 	var budgets policyv1.PodDisruptionBudgetList
+	var err error
 	isRead := false
 	for i := range o.snapshot.Pods {
 		p := &o.snapshot.Pods[i]
@@ -24,12 +25,12 @@ func observeBudgets(ctx context.Context, live client.Reader, o *observation) err
 			continue
 		}
 		if !isRead {
-			if err := live.List(ctx, &budgets, client.InNamespace(o.set.Namespace)); err != nil {
-				return fmt.Errorf("listing PodDisruptionBudgets: %w", err)
-			}
-			isRead = true
+			err, isRead = live.List(ctx, &budgets, client.InNamespace(o.set.Namespace)), true
 		}
-		p.Budget = drain.Exhausted(budgets.Items, p.View.Labels)
+		if err != nil {
+			p.Budget = "PodDisruptionBudgets cannot be read: " + err.Error()
+		} else if name := drain.Exhausted(budgets.Items, p.View.Labels); name != "" {
+			p.Budget = "PodDisruptionBudget " + name + " allows no disruption now, more of its Pods have to be healthy"
+		}
 	}
-	return nil
 }

@@ -128,8 +128,7 @@ func cacheOptions(pods *podcache.Store) cache.Options {
 	return cache.Options{NewInformer: pods.NewInformer, ByObject: map[client.Object]cache.ByObject{
 		&corev1.Pod{}:                   {Label: managed, Transform: stripPod},
 		&corev1.PersistentVolumeClaim{}: {Label: managed},
-		nodeMeta():                      {Transform: stripNode},
-		&corev1.Node{}:                  {Transform: stripDrainedNode},
+		&corev1.Node{}:                  {Transform: stripNode}, // of its metadata, too
 	}}
 }
 

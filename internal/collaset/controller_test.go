@@ -200,8 +200,7 @@ func setCondition(pod *corev1.Pod, of corev1.PodConditionType, status corev1.Con
 
 func TestCacheHoldsManagedPodsOnly(t *testing.T) {
 	for object, by := range cacheOptions(&podcache.Store{}).ByObject {
-		_, labelsOfNode := object.(*metav1.PartialObjectMetadata)
-		if _, node := object.(*corev1.Node); node || labelsOfNode {
+		if _, node := object.(*corev1.Node); node {
 			assert.Nil(t, by.Label, "all nodes, once one is asked for")
 			continue
 		}

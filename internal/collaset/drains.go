@@ -2,6 +2,7 @@ package collaset
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/drain"
 )
 
@@ -40,18 +43,14 @@ func (d *drains) keepQueue(ctx context.Context, q queue) error {
 }
 
 // stripDrainedNode keeps of a node what drain.NodeOf reads.
-func stripDrainedNode(object any) (any, error) {
-	node, ok := object.(*corev1.Node)
-	if !ok {
-		return object, nil
-	}
+func stripDrainedNode(node *corev1.Node) *corev1.Node {
 	kept := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID,
 		ResourceVersion: node.ResourceVersion}}
 	kept.Spec.Unschedulable, kept.Spec.Taints = node.Spec.Unschedulable, node.Spec.Taints
 	for _, c := range node.Status.Conditions {
 		kept.Status.Conditions = append(kept.Status.Conditions, corev1.NodeCondition{Type: c.Type, Status: c.Status})
 	}
-	return kept, nil
+	return kept
 }
 
 // synced starts the watch if need be, and reports whether nodes can be read. The first caller waits for it.
@@ -67,7 +66,6 @@ func (d *drains) synced(ctx context.Context) bool {
 		return false
 	}
 	if !d.watched {
-		//nolint:contextcheck // the handler outlives this reconcile
 		_, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 			AddFunc: func(object any) { d.changed(drain.Node{}, object) },
 			UpdateFunc: func(before, after any) {
@@ -111,9 +109,11 @@ func (d *drains) changed(before drain.Node, object any) {
 	}
 }
 
-// observeNodes fills in how the nodes of Pods stand, if the CollaSet follows them.
+// observeNodes fills in how the nodes of Pods stand, if the CollaSet follows them, or did when a drain asked for a Pod.
 func (o *observation) observeNodes(ctx context.Context, d *drains) {
-	follows := o.snapshot.Drain.Surges()
+	follows := o.snapshot.Drain.Surges() || slices.ContainsFunc(o.snapshot.Pods, func(p setplan.Pod) bool {
+		return p.Replacing && podops.MarkedBy(p.View, appsv1alpha1.ToReplaceLabel, podops.AskerDrain)
+	})
 	readable := follows && d.synced(ctx)
 	states := map[string]*drain.Node{}
 	for i := range o.snapshot.Pods {

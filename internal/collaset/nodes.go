@@ -33,8 +33,12 @@ func nodeMeta() *metav1.PartialObjectMetadata {
 	return node
 }
 
-// stripNode keeps name and labels.
+// stripNode keeps of a node's metadata name and labels, and of a whole node what drain.NodeOf reads. There is one cache
+// of each, and one transform for both.
 func stripNode(object any) (any, error) {
+	if whole, ok := object.(*corev1.Node); ok {
+		return stripDrainedNode(whole), nil
+	}
 	node, ok := object.(*metav1.PartialObjectMetadata)
 	if !ok {
 		return object, nil

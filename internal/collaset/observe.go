@@ -121,9 +121,7 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	if err := observeOwners(ctx, r.client, r.live, o); err != nil {
 		return nil, err
 	}
-	if err := observeBudgets(ctx, r.live, o); err != nil {
-		return nil, err
-	}
+	observeBudgets(ctx, r.live, o)
 	if err := observeClaims(ctx, r.client, r.live, o); err != nil {
 		return nil, err
 	}

@@ -52,24 +52,20 @@ func (p Policy) Surges() bool {
 		(p.OnEviction == appsv1alpha1.EvictionReplace || p.OnEviction == appsv1alpha1.EvictionReplaceWhenBlocked)
 }
 
-// IsAsked reports whether the Pod has a mark already: it is to be deleted, or to be replaced.
-func IsAsked(v podops.View) bool {
-	_, isReplaced := v.Labels[appsv1alpha1.ToReplaceLabel]
-	_, isDeleted := v.Labels[appsv1alpha1.ToDeleteLabel]
-	return isReplaced || isDeleted
-}
-
 // Exhausted names a PodDisruptionBudget that selects a Pod with these labels and allows no disruption now, "" if there is
 // none. One that mirrors a PodTransitionRule does not count: the rule itself decides when the Pod goes. A selector that
 // cannot be read selects nothing, as in the API server.
 func Exhausted(budgets []policyv1.PodDisruptionBudget, podLabels map[string]string) string {
 	for i := range budgets {
 		budget := &budgets[i]
+		if budget.Status.DisruptionsAllowed > 0 {
+			continue
+		}
 		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
 		owner := metav1.GetControllerOf(budget)
 		isMirror := owner != nil && owner.Kind == appsv1alpha1.PodTransitionRuleKind &&
 			schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).Group == appsv1alpha1.GroupName
-		if budget.Status.DisruptionsAllowed == 0 && !isMirror && err == nil && selector.Matches(labels.Set(podLabels)) {
+		if !isMirror && err == nil && selector.Matches(labels.Set(podLabels)) {
 			return budget.Name
 		}
 	}
@@ -82,17 +78,25 @@ func (p Policy) Replaces(v podops.View, isRefused bool) bool {
 	_, isReplaced := v.Labels[appsv1alpha1.ToReplaceLabel]
 	_, isDeleted := v.Labels[appsv1alpha1.ToDeleteLabel]
 	switch {
-	case !p.Surges(), !v.Ready && len(podops.Operations(v)) == 0: // it serves no one
+	case !p.Surges():
 		return false
-	case isReplaced:
+	case podops.MarkedBy(v, appsv1alpha1.ToReplaceLabel, podops.AskerEviction): // whatever its readiness is now
 		return true
 	case isDeleted: // until rules hold it, and only if no one else wants it deleted
 		askers := podops.Askers(v, appsv1alpha1.ToDeleteLabel)
 		return len(askers) == 1 && askers[0] == podops.AskerEviction && IsHeld(v)
+	case !serves(v):
+		return false
+	case isReplaced:
+		return true
 	default:
 		return isRefused || p.OnEviction == appsv1alpha1.EvictionReplace
 	}
 }
+
+// serves reports whether the Pod serves, or would if no operation had it out of service. Another Pod in the place of one
+// that does not may never serve either.
+func serves(v podops.View) bool { return v.Ready || v.ContainersReady && len(podops.Operations(v)) > 0 }
 
 // IsHeld reports whether rules have held the Pod's graceful deletion for a while, as the Pod itself tells
 // (podtransitionrule-controller's --annotate-blocked-after).
@@ -180,7 +184,7 @@ func (p Policy) Follow(v podops.View, n Node) (podops.Change, error) {
 		return podops.Unmark(v, mark), nil
 	case asked, cancelled, !n.Closed, !p.Surges():
 		return podops.Change{}, nil
-	case evicted, n.Leaving && p.Early && !isDeleted && (v.Ready || len(podops.Operations(v)) > 0):
+	case evicted, n.Leaving && p.Early && !isDeleted && serves(v):
 		return podops.Mark(v, mark, "true", podops.AskerDrain)
 	default:
 		return podops.Change{}, nil

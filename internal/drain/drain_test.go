@@ -63,25 +63,30 @@ func replaces(policy appsv1alpha1.EvictionPolicy) drain.Policy {
 func TestWhetherAnEvictedPodIsReplacedFirst(t *testing.T) {
 	always, blocked := replaces(appsv1alpha1.EvictionReplace), replaces(appsv1alpha1.EvictionReplaceWhenBlocked)
 	operated := func(v *podops.View) { v.Labels[podops.OperatingPrefix+"/collaset"] = "1" }
+	ran := func(v *podops.View) { v.ContainersReady = true }
 	for name, tc := range map[string]struct {
 		policy  drain.Policy
 		pod     podops.View
 		refused bool
 		want    bool
 	}{
-		"without a policy":                             {pod: serving(), refused: true},
-		"Replace":                                      {policy: always, pod: serving(), want: true},
-		"Replace, again":                               {policy: always, pod: serving(marked(toReplace, "eviction")), want: true},
-		"Replace, and a Pod that does not serve":       {policy: always, pod: serving(notReady)},
-		"Replace, and one that is being updated":       {policy: always, pod: serving(notReady, operated), want: true},
-		"Replace, and one that a user has deleted":     {policy: always, pod: serving(marked(toDelete), held)},
-		"Replace, and no Pod can be":                   {policy: drain.Policy{OnEviction: always.OnEviction, Obstacle: "no"}, pod: serving()},
-		"WhenBlocked":                                  {policy: blocked, pod: serving()},
-		"WhenBlocked, and a budget refuses":            {policy: blocked, pod: serving(), refused: true, want: true},
-		"WhenBlocked, being deleted":                   {policy: blocked, pod: serving(marked(toDelete, "eviction"))},
-		"WhenBlocked, and rules have held it":          {policy: blocked, pod: serving(marked(toDelete, "eviction"), held), want: true},
-		"WhenBlocked, and a job wants it deleted, too": {policy: blocked, pod: serving(marked(toDelete, "eviction", "operationjob/1"), held)},
-		"WhenBlocked, being replaced":                  {policy: blocked, pod: serving(marked(toReplace)), want: true},
+		"without a policy":                                                  {pod: serving(), refused: true},
+		"Replace":                                                           {policy: always, pod: serving(), want: true},
+		"Replace, again":                                                    {policy: always, pod: serving(marked(toReplace, "eviction")), want: true},
+		"Replace, and a Pod that does not serve":                            {policy: always, pod: serving(notReady)},
+		"Replace, and one that is being updated":                            {policy: always, pod: serving(notReady, operated, ran), want: true},
+		"Replace, and one that does not run after an update":                {policy: always, pod: serving(notReady, operated)},
+		"Replace, and one that no longer serves, once it is asked":          {policy: always, pod: serving(notReady, marked(toReplace, "eviction")), want: true},
+		"Replace, and one that no longer serves, which a user has replaced": {policy: always, pod: serving(notReady, marked(toReplace))},
+		"Replace, and rules hold the deletion of one that does not serve":   {policy: always, pod: serving(notReady, marked(toDelete, "eviction"), held), want: true},
+		"Replace, and one that a user has deleted":                          {policy: always, pod: serving(marked(toDelete), held)},
+		"Replace, and no Pod can be":                                        {policy: drain.Policy{OnEviction: always.OnEviction, Obstacle: "no"}, pod: serving()},
+		"WhenBlocked":                                                       {policy: blocked, pod: serving()},
+		"WhenBlocked, and a budget refuses":                                 {policy: blocked, pod: serving(), refused: true, want: true},
+		"WhenBlocked, being deleted":                                        {policy: blocked, pod: serving(marked(toDelete, "eviction"))},
+		"WhenBlocked, and rules have held it":                               {policy: blocked, pod: serving(marked(toDelete, "eviction"), held), want: true},
+		"WhenBlocked, and a job wants it deleted, too":                      {policy: blocked, pod: serving(marked(toDelete, "eviction", "operationjob/1"), held)},
+		"WhenBlocked, being replaced":                                       {policy: blocked, pod: serving(marked(toReplace)), want: true},
 	} {
 		t.Run(name, func(t *testing.T) { assert.Equal(t, tc.want, tc.policy.Replaces(tc.pod, tc.refused)) })
 	}

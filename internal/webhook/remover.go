@@ -148,7 +148,7 @@ func (r *remover) readPolicy(ctx context.Context, asked *removal, pod *corev1.Po
 			asked.Policy, asked.Awaits = drain.PolicyOf(set), awaits(set, pod.Name)
 		}
 	}
-	if drain.IsAsked(asked.Pod) {
+	if _, isDeleted := asked.Pod.Labels[appsv1alpha1.ToDeleteLabel]; isDeleted {
 		return nil
 	}
 	budget, err := r.exhaustedBudget(ctx, pod)

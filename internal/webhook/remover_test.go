@@ -663,6 +663,18 @@ func FuzzRemovalsNeverPanic(f *testing.F) {
 	})
 }
 
+// TestABudgetHoldsAPodThatIsReplacedForOtherReasons: an update, a job or a user has the Pod replaced, and an eviction
+// would delete it before.
+func TestABudgetHoldsAPodThatIsReplacedForOtherReasons(t *testing.T) {
+	c := newCluster(webPod(func(p *corev1.Pod) { p.Labels[appsv1alpha1.ToReplaceLabel] = "true" }),
+		&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-pdb"},
+			Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}})
+	response := c.evict(t, "jane", nil)
+	require.False(t, response.Allowed)
+	require.Contains(t, response.Result.Message, "PodDisruptionBudget web-pdb allows no disruption now")
+	require.Empty(t, c.mark(t))
+}
+
 // TestAnEvictionDoesWhatTheCollaSetSays has a budget allow nothing, so that only a Pod that is replaced is marked.
 func TestAnEvictionDoesWhatTheCollaSetSays(t *testing.T) {
 	for name, tc := range map[string]struct {

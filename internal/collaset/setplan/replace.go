@@ -185,7 +185,8 @@ func (r *replacing) replaceReasonOf(it *item) replaceReason {
 
 // targetOf is the revision at which a Pod's replacement is created: where the Pod should be.
 func (r *replacing) targetOf(it *item) string {
-	if !r.outdated(it) && r.known(it.Revision) && !r.avoided(it.Revision) {
+	stays := r.Paused && it.replaceFor == byUser // a pause begins no update
+	if (stays || !r.outdated(it)) && r.known(it.Revision) && !r.avoided(it.Revision) {
 		return it.Revision
 	}
 	return r.fallback()
@@ -246,8 +247,7 @@ func (r *replacing) awaitReplacement(p *pair) {
 	case r.Protocol && p.fresh.ToDelete:
 		r.notes.block(it, "WaitingForReplacement", "its replacement "+p.fresh.Name()+" is being deleted and comes back")
 	case it.IsEvicted() && it.Budget != "":
-		r.notes.block(it, "PodDisruptionBudget", "its replacement serves, but PodDisruptionBudget "+it.Budget+
-			" allows no disruption now: it goes when more of the budget's Pods are healthy")
+		r.notes.block(it, "PodDisruptionBudget", "its replacement serves, but it does not go yet: "+it.Budget)
 		r.notes.look(budgetRecheck)
 	case !r.api.tried(it, verdictLasts, Trial{Write: TrialDelete}):
 	case r.Protocol:
@@ -277,7 +277,13 @@ func (r *replacing) lacksRoom(p *pair) bool {
 	it := p.origin
 	r.notes.look(v.Retry.Sub(r.notes.now))
 	r.notes.block(it, BlockChangeRefused, t.Refusal(v.Refused))
-	if r.DeletesWhenFull && r.Protocol && it.IsEvicted() && !it.ToDelete {
+	switch {
+	case !v.Quota || !r.DeletesWhenFull || !r.Protocol || !it.IsEvicted() || it.ToDelete:
+	case it.Budget != "":
+		r.notes.block(it, "PodDisruptionBudget", "a quota has no room for its replacement, and it does not go before: "+
+			it.Budget)
+		r.notes.look(budgetRecheck)
+	default:
 		it.handed = true
 		r.do.Marks = append(r.do.Marks, it.Pod)
 	}

@@ -309,6 +309,19 @@ func TestReplacements(t *testing.T) {
 			},
 			check: func(t *testing.T, w *world, before []string) { assert.Equal(t, before[3:], kept(w, before)) },
 		},
+		"a Pod that is evicted while the set is paused is replaced at its own revision": {
+			change: func(w *world) {
+				w.Paused = true
+				w.template("r2")
+				w.evict(&w.Pods[2])
+				w.run(always)
+				if w.atRevision("r1") != 5 || len(w.Pods) != 5 {
+					w.wrong("it is not: %v", w.log)
+				}
+				w.Paused = false
+			},
+			check: func(t *testing.T, w *world, _ []string) { assert.Equal(t, 5, w.atRevision("r2")) },
+		},
 		"an eviction that is withdrawn leaves the Pod where it is": {
 			change: func(w *world) {
 				w.broken = map[string]bool{"r1": true}
@@ -700,12 +713,16 @@ func TestWhereNoMorePodsMayBeMade(t *testing.T) {
 	surge := setplan.Trial{Write: setplan.TrialSurge, To: setplan.Form{Revision: "r1"}}
 	for name, tc := range map[string]struct {
 		deletes bool
+		other   bool // it is no quota that refuses
+		budget  string
 		ask     func(*world, *setplan.Pod)
 		want    bool // that the Pod goes without
 	}{
-		"an evicted Pod waits":                  {ask: (*world).evict},
-		"an evicted Pod goes, if it may":        {deletes: true, ask: (*world).evict, want: true},
-		"one that a user has replaced does not": {deletes: true, ask: (*world).ask},
+		"an evicted Pod waits if it is no quota":                 {deletes: true, other: true, ask: (*world).evict},
+		"an evicted Pod waits for those who want it to be there": {deletes: true, budget: "pdb", ask: (*world).evict},
+		"an evicted Pod waits":                                   {ask: (*world).evict},
+		"an evicted Pod goes, if it may":                         {deletes: true, ask: (*world).evict, want: true},
+		"one that a user has replaced does not":                  {deletes: true, ask: (*world).ask},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := atRest(t, 2, func(w *world) { w.DeletesWhenFull = tc.deletes })
@@ -714,15 +731,17 @@ func TestWhereNoMorePodsMayBeMade(t *testing.T) {
 			plan.Creations = nil
 			w.apply(plan, always)
 			w.Verdicts = map[setplan.Trial]setplan.Verdict{
-				surge: {At: w.Now, Refused: "exceeded quota: pods", Quota: true, Retry: w.Now.Add(time.Minute)},
+				surge: {At: w.Now, Refused: "exceeded quota: pods", Quota: !tc.other, Retry: w.Now.Add(time.Minute)},
 			}
+			w.Pods[1].Budget = tc.budget
 			plan = setplan.Decide(&w.Snapshot)
 			assert.Equal(t, tc.want, len(plan.Marks) == 1)
 			assert.Len(t, plan.Creations, 1, "it is tried again")
-			assert.Equal(t, time.Minute, plan.NextLook)
-			require.Len(t, plan.Blockers, 1)
-			assert.Equal(t, setplan.BlockChangeRefused, plan.Blockers[0].Reason)
-			assert.Contains(t, plan.Blockers[0].Message, "refuses to create one more Pod of revision r1 for one that is replaced: exceeded quota")
+			assert.Positive(t, plan.NextLook)
+			told := slices.IndexFunc(plan.Blockers,
+				func(b setplan.Blocker) bool { return b.Reason == setplan.BlockChangeRefused })
+			require.GreaterOrEqual(t, told, 0, "%v", plan.Blockers)
+			assert.Contains(t, plan.Blockers[told].Message, "refuses to create one more Pod of revision r1 for one that is replaced: exceeded quota")
 		})
 	}
 }

@@ -115,6 +115,13 @@ func TestWhichPodsAreGranted(t *testing.T) {
 				label(appsv1alpha1.ReplacePairOriginNameLabel, "set-01")),
 			owners: []Owner{{UID: "set", Replicas: 2}}, want: []string{"a"},
 		},
+		"a replacement that is replaced itself passes while the first Pod still ends": {
+			rules: rules{aRule("r", maxUnavailable("0"))},
+			pods: []*podBuilder{aPod("first").ownedBy("set").terminating(),
+				aPod("second").ownedBy("set").asks(1).label(appsv1alpha1.ReplacePairOriginNameLabel, "first"),
+				aPod("a-third").ownedBy("set").label(appsv1alpha1.ReplacePairOriginNameLabel, "second")},
+			owners: []Owner{{UID: "set", Replicas: 1}}, want: []string{"second"},
+		},
 		"nor does a Pod of another owner": {
 			rules: rules{aRule("r", maxUnavailable("0"))},
 			pods: append(owned("set", 1, 1), aPod("new").ownedBy("other").

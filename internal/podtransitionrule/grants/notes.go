@@ -36,7 +36,11 @@ type detail struct {
 	RejectInfo []appsv1alpha1.RejectInfo        `json:"rejectInfo,omitempty"`
 }
 
-// notes are those of Pods that are listed as blocked, or have notes already, by the Pod's name.
+// isLeaving reports whether the Pod is to be deleted. What becomes of an eviction depends on whether rules hold that.
+func (v *verdict) isLeaving() bool { _, marked := v.labels[appsv1alpha1.ToDeleteLabel]; return marked }
+
+// notes are those of Pods that are listed as blocked, or blocked and to be deleted, or have notes already, by the Pod's
+// name.
 func (d *decision) notes() []Note {
 	notes := make([]Note, len(d.pods))
 	waits := map[*pod]*waiter{} // who has notes already
@@ -59,7 +63,7 @@ func (d *decision) notes() []Note {
 				w.blocked[key] = w.blocked[key] || !v.granted
 			}
 			note := &notes[v.index]
-			if _, has := note.Blocked[key]; !has && v.listed && !v.granted {
+			if _, has := note.Blocked[key]; !has && (v.listed || v.isLeaving()) && !v.granted {
 				if note.Blocked == nil {
 					note.Blocked = map[string]string{}
 				}

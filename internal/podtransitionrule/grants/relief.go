@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
 )
 
 // observeRelief finds the Pods in whose place another Pod of their owner serves: of a Pod and its replacement, one is too
@@ -24,7 +25,7 @@ func (d *decision) observeRelief() {
 			continue
 		}
 		origin := d.pods[i]
-		if _, replaces := origin.labels[appsv1alpha1.ReplacePairOriginNameLabel]; replaces {
+		if d.isReplacing(origin) {
 			continue
 		}
 		leaves := func(p *pod) bool { return len(p.ops) > 0 }
@@ -36,6 +37,25 @@ func (d *decision) observeRelief() {
 			fresh.relief = origin
 		}
 	}
+	var chained []*pod // those whose relief is one too many as well
+	for _, p := range d.pods {
+		if p.relief != nil && p.relief.relief != nil {
+			chained = append(chained, p)
+		}
+	}
+	for _, p := range chained {
+		p.relief = nil
+	}
+}
+
+// isReplacing reports whether the Pod is to take the place of one that is still there and not on its way out.
+func (d *decision) isReplacing(p *pod) bool {
+	name, isNew := p.labels[appsv1alpha1.ReplacePairOriginNameLabel]
+	if !isNew {
+		return false
+	}
+	i, found := slices.BinarySearchFunc(d.pods, name, func(p *pod, name string) int { return strings.Compare(p.Name, name) })
+	return found && d.pods[i].Owner == p.Owner && !d.pods[i].Terminating && !d.pods[i].Terminal
 }
 
 // isRelieved reports whether the Pod is left out of the check, because another Pod of the check serves in its place.
@@ -52,14 +72,14 @@ func (p *policy) surplus(d *decision) []int {
 	return surplus
 }
 
-// surges reports whether each of the Pods for which in is true can be replaced before it goes.
+// surges reports whether each of the Pods for which in is true is replaced before an eviction takes it.
 func (d *decision) surges(in []bool) bool {
 	found := false
 	for i, p := range d.pods {
 		if !in[i] {
 			continue
 		}
-		if p.owner < 0 || !d.owners[p.owner].Surges {
+		if p.owner < 0 || !d.owners[p.owner].Surges || !p.managed || p.labels[podops.GracefulDeletionLabel] == "disabled" {
 			return false
 		}
 		found = true
