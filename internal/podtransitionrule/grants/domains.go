@@ -1,8 +1,8 @@
 package grants
 
 // domains is one bound of an availablePolicy on domains, and the state of the domains as the decision goes on. A domain
-// is whatever Pods have in common, by the kind of the bound: the zone of their nodes (topology), or a label of their own
-// (groups).
+// is whatever Pods have in common, by the kind of the bound: the zone of their nodes (topology), or labels of their
+// own (groups).
 type domains struct {
 	domainKind
 	max int

@@ -69,7 +69,8 @@ func genSnapshot() *rapid.Generator[Snapshot] {
 					maxUnavailable("1"), maxUnavailable("50%"), available("", "1"), available("", ""), webhook(), webhook(),
 					atPostCheck(webhook()), requires("app", "web"),
 					atPostCheck(requires("app", "web")), atPostCheck(maxUnavailable("1")), filtered(maxUnavailable("1"), "app", "web"),
-					zones(1, ""), zones(2, "2"), groupsOf(1, ""), groupsOf(2, "2"), zonesAndGroups(1, 2), expFuncs(&appsv1alpha1.ExpFunc{Coeff: "0.5"}, nil),
+					zones(1, ""), zones(2, "2"), groupsOf(1, ""), groupsOf(2, "2"), zonesAndGroups(1, 2),
+					expFuncs(&appsv1alpha1.ExpFunc{Coeff: "0.5"}, nil),
 					expFuncs(nil, &appsv1alpha1.ExpFunc{Pow: "0.5"}),
 				}).Draw(t, "check"))
 			}

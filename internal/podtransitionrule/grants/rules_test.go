@@ -236,8 +236,8 @@ func TestGroupBudget(t *testing.T) {
 			groupsOf(1, ""), inGroups("", "", "shop/0"), []string{"p1"},
 		},
 		"though it has the set's": {
-			groupsOf(2, ""), []*podBuilder{aPod("p1").label(setLabel, "shop").asks(1), aPod("p2").label(setLabel, "shop").asks(2),
-				aPod("p3").label(setLabel, "shop").asks(3)}, []string{"p1", "p2"},
+			groupsOf(2, ""), []*podBuilder{aPod("p1").label(setLabel, "shop").asks(1),
+				aPod("p2").label(setLabel, "shop").asks(2), aPod("p3").label(setLabel, "shop").asks(3)}, []string{"p1", "p2"},
 		},
 		"a group with a Pod down is disrupted already": {
 			groupsOf(1, ""), append(inGroups("shop/0", "shop/1"), aPod("p3").grouped("shop/1").down()), []string{"p2"},

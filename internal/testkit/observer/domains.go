@@ -32,9 +32,9 @@ func (c *Checker) applyNode(obj *corev1.Node, e Event) {
 	}
 }
 
-// checkDomains judges a Pod that goes out of service by the topology budgets and the budgets of groups of the rules that
-// select it: it may not open a further domain while operations have Pods of as many others out as a budget allows.
-// Within a domain that is open, only numbers bound it.
+// checkDomains judges a Pod that goes out of service by the topology budgets of the rules that select it, and by their
+// budgets of groups: it may not open a further domain while operations have Pods of as many others out as a budget
+// allows. Within a domain that is open, only numbers bound it.
 //
 // A Pod that was down already is not judged: its domain is disrupted anyway, and Pods that were out when the rule
 // came do not keep it from being operated on. Nor is one whose node is not known, or got other labels a moment ago.

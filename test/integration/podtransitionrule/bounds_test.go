@@ -86,9 +86,11 @@ func groups(t *testing.T, w *world) {
 		return disrupted
 	}
 	require.Empty(t, out())
-	rule := l.rule(t, "groups", appsv1alpha1.TransitionRule{TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
-		AvailablePolicy: &appsv1alpha1.AvailableRule{Groups: &appsv1alpha1.GroupBudget{GroupKey: group, SetKey: set}},
-	}})
+	oneGroup := appsv1alpha1.TransitionRule{}
+	oneGroup.AvailablePolicy = &appsv1alpha1.AvailableRule{
+		Groups: &appsv1alpha1.GroupBudget{GroupKey: group, SetKey: set},
+	}
+	rule := l.rule(t, "groups", oneGroup)
 	require.EqualValues(t, 1, *rule.Spec.Rules[0].AvailablePolicy.Groups.MaxDisruptedGroups, "the default")
 	l.begin(t)
 	seen, whole := map[string]bool{}, false
