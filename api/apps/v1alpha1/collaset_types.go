@@ -139,9 +139,9 @@ const (
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.beforeEviction) || !self.beforeEviction || (has(self.onEviction) && self.onEviction in ['Replace', 'ReplaceWhenBlocked'])",fieldPath=".beforeEviction",message="beforeEviction replaces Pods: set onEviction to Replace or ReplaceWhenBlocked, or remove beforeEviction"
 type Disruption struct {
-	// OnEviction is what an eviction does to a Pod. Empty means Delete. Pods that are not Ready are deleted in any case,
-	// and so are those that cannot be replaced by others: with VolumeClaimTemplates, or with names in persistent
-	// sequence. It needs webhook-server with graceful deletion.
+	// OnEviction is what an eviction does to a Pod. Empty means Delete. A Pod that does not serve when it is first
+	// evicted is deleted in any case, and so is one that cannot be replaced by another: with VolumeClaimTemplates, or
+	// with names in persistent sequence. It needs webhook-server with graceful deletion.
 	// +optional
 	OnEviction EvictionPolicy `json:"onEviction,omitempty"`
 

@@ -12,9 +12,9 @@ import (
 //
 // Disruption configures what becomes of Pods that are evicted.
 type DisruptionApplyConfiguration struct {
-	// OnEviction is what an eviction does to a Pod. Empty means Delete. Pods that are not Ready are deleted in any case,
-	// and so are those that cannot be replaced by others: with VolumeClaimTemplates, or with names in persistent
-	// sequence. It needs webhook-server with graceful deletion.
+	// OnEviction is what an eviction does to a Pod. Empty means Delete. A Pod that does not serve when it is first
+	// evicted is deleted in any case, and so is one that cannot be replaced by another: with VolumeClaimTemplates, or
+	// with names in persistent sequence. It needs webhook-server with graceful deletion.
 	OnEviction *appsv1alpha1.EvictionPolicy `json:"onEviction,omitempty"`
 	// MaxSurge is the maximum number of Pods under replacement at the same time, for any reason: evictions, updates, or
 	// the label collaset.kusionstack.io/to-replace. It is a number, or a percentage of Replicas, rounded up, and at
