@@ -244,6 +244,8 @@ func (r *replacing) awaitReplacement(p *pair) {
 			p.entry.id))
 	case !p.fresh.Available:
 		r.notes.block(it, "WaitingForReplacement", "its replacement "+p.fresh.Name()+" is not available yet")
+	case r.Protocol && len(podops.Operations(p.fresh.View)) > 0: // it may be out of service at once
+		r.notes.block(it, "WaitingForReplacement", "its replacement "+p.fresh.Name()+" is being operated on and comes back")
 	case r.Protocol && p.fresh.ToDelete:
 		r.notes.block(it, "WaitingForReplacement", "its replacement "+p.fresh.Name()+" is being deleted and comes back")
 	case it.IsEvicted() && it.Budget != "":
