@@ -2,7 +2,6 @@ package collaset
 
 import (
 	"context"
-	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,7 +14,6 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/drain"
 )
 
@@ -76,13 +74,7 @@ func (d *drains) synced(ctx context.Context) bool {
 		})
 		d.watched = err == nil
 	}
-	if !informer.HasSynced() && !d.tried {
-		d.tried = true
-		waiting, cancel := context.WithTimeout(ctx, nodesPatience)
-		defer cancel()
-		_, _ = d.cache.GetInformer(waiting, &corev1.Node{})
-	}
-	return informer.HasSynced()
+	return filled(ctx, d.cache, informer, &corev1.Node{}, &d.tried)
 }
 
 // changed has the CollaSets looked at that follow nodes, if this one stands otherwise than before.
@@ -111,9 +103,11 @@ func (d *drains) changed(before drain.Node, object any) {
 
 // observeNodes fills in how the nodes of Pods stand, if the CollaSet follows them, or did when a drain asked for a Pod.
 func (o *observation) observeNodes(ctx context.Context, d *drains) {
-	follows := o.snapshot.Drain.Surges() || slices.ContainsFunc(o.snapshot.Pods, func(p setplan.Pod) bool {
-		return p.Replacing && podops.MarkedBy(p.View, appsv1alpha1.ToReplaceLabel, podops.AskerDrain)
-	})
+	follows := o.snapshot.Drain.Surges()
+	for i := range o.snapshot.Pods { // a Pod is large: none is copied
+		p := &o.snapshot.Pods[i]
+		follows = follows || p.Replacing && podops.MarkedBy(p.View, appsv1alpha1.ToReplaceLabel, podops.AskerDrain)
+	}
 	readable := follows && d.synced(ctx)
 	states := map[string]*drain.Node{}
 	for i := range o.snapshot.Pods {

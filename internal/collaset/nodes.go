@@ -60,11 +60,16 @@ func (n *nodes) synced(ctx context.Context) bool {
 		log.FromContext(ctx).V(1).Info("nodes cannot be watched: scale-in does not see their labels", "reason", err.Error())
 		return false
 	}
-	if !informer.HasSynced() && !n.tried {
-		n.tried = true
+	return filled(ctx, n.cache, informer, nodeMeta(), &n.tried)
+}
+
+// filled reports whether the cache of nodes of this type is filled. The first caller waits for it, for a while.
+func filled(ctx context.Context, nodes cache.Cache, informer cache.Informer, of client.Object, tried *bool) bool {
+	if !informer.HasSynced() && !*tried {
+		*tried = true
 		waiting, cancel := context.WithTimeout(ctx, nodesPatience)
 		defer cancel()
-		_, _ = n.cache.GetInformer(waiting, nodeMeta())
+		_, _ = nodes.GetInformer(waiting, of)
 	}
 	return informer.HasSynced()
 }

@@ -52,8 +52,8 @@ func (p Policy) Surges() bool {
 		(p.OnEviction == appsv1alpha1.EvictionReplace || p.OnEviction == appsv1alpha1.EvictionReplaceWhenBlocked)
 }
 
-// Exhausted names a PodDisruptionBudget that selects a Pod with these labels and allows no disruption now, "" if there is
-// none. One that mirrors a PodTransitionRule does not count: the rule itself decides when the Pod goes. A selector that
+// Exhausted names a PodDisruptionBudget that selects a Pod with these labels and allows no disruption now, "" if there
+// is none. One that mirrors a PodTransitionRule does not count: the rule itself decides when the Pod goes. A selector that
 // cannot be read selects nothing, as in the API server.
 func Exhausted(budgets []policyv1.PodDisruptionBudget, podLabels map[string]string) string {
 	for i := range budgets {
@@ -94,8 +94,8 @@ func (p Policy) Replaces(v podops.View, isRefused bool) bool {
 	}
 }
 
-// serves reports whether the Pod serves, or would if no operation had it out of service. Another Pod in the place of one
-// that does not may never serve either.
+// serves reports whether the Pod serves, or would if no operation had it out of service. Another Pod in the place of
+// one that does not may never serve either.
 func serves(v podops.View) bool { return v.Ready || v.ContainersReady && len(podops.Operations(v)) > 0 }
 
 // IsHeld reports whether rules have held the Pod's graceful deletion for a while, as the Pod itself tells

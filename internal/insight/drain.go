@@ -145,8 +145,8 @@ func (x *index) drained(pod *corev1.Pod, budgets []policyv1.PodDisruptionBudget)
 	return DrainGoes, nil
 }
 
-// replacedFirst is why another Pod takes the place of this one first, nil if none does. What counts Pods is then no longer
-// in the way.
+// replacedFirst is why another Pod takes the place of this one first, nil if none does. What counts Pods is then no
+// longer in the way.
 func (x *index) replacedFirst(
 	pod *corev1.Pod, v podops.View, held, waits []Reason,
 ) (replaced *Reason, leftHeld, leftWaits []Reason) {

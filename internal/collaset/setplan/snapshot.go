@@ -213,8 +213,8 @@ type Pod struct {
 	Domains []string
 	// Mounts are the Pod's volumes that are claims.
 	Mounts []Mount
-	// Budget is why PodDisruptionBudgets of users let the Pod not go now, for people; "" if they do. They are looked at only
-	// where an eviction has the Pod replaced.
+	// Budget is why PodDisruptionBudgets of users let the Pod not go now, for people; "" if they do. They are looked at
+	// only where an eviction has the Pod replaced.
 	Budget string
 	// Applied reports whether a client has applied to the Pod on the server side.
 	Applied bool

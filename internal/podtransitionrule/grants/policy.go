@@ -71,8 +71,9 @@ func valid(field string, v *intstr.IntOrString) error {
 	return nil
 }
 
-// limit sets allowed and keep from the desired Pods and the total. surges reports whether each of the Pods can be replaced
-// before it goes: then the budget that mirrors the check lets one go, or tools that look there first would not even try.
+// limit sets allowed and keep from the desired Pods and the total. surges reports whether each of the Pods can be
+// replaced before it goes: then the budget that mirrors the check lets one go, or tools that look there first would not
+// even try.
 func (p *policy) limit(surges bool) {
 	p.allowed, p.keep = unbounded, 0
 	if p.max != nil {

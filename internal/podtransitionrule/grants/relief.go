@@ -8,25 +8,18 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 )
 
-// observeRelief finds the Pods in whose place another Pod of their owner serves: of a Pod and its replacement, one is too
-// many while the other serves, and when it leaves, as many serve as before. collaset-controller labels the replacement.
-// The Pod that was there first is the one too many once its replacement serves, unless that is to leave again. A Pod
-// that may be on its way out relieves none, nor does one that is itself one too many.
+// observeRelief finds the Pods in whose place another Pod of their owner serves: of a Pod and its replacement, one is
+// too many while the other serves, and when it leaves, as many serve as before. collaset-controller labels the
+// replacement. The Pod that was there first is the one too many once its replacement serves, unless that is to leave
+// again. A Pod that may be on its way out relieves none, nor does one that is itself one too many.
 func (d *decision) observeRelief() {
 	for _, fresh := range d.pods {
-		name, isNew := fresh.labels[appsv1alpha1.ReplacePairOriginNameLabel]
-		if !isNew || fresh.Owner == "" || fresh.relief != nil {
+		origin := d.originOf(fresh)
+		if origin == nil || fresh.relief != nil || origin.relief != nil {
 			continue
 		}
-		i, found := slices.BinarySearchFunc(d.pods, name, func(p *pod, name string) int {
-			return strings.Compare(p.Name, name)
-		})
-		if !found || d.pods[i].Owner != fresh.Owner || d.pods[i].relief != nil {
-			continue
-		}
-		origin := d.pods[i]
-		if d.isReplacing(origin) {
-			continue
+		if first := d.originOf(origin); first != nil && !first.Terminating && !first.Terminal {
+			continue // it is to take another one's place itself
 		}
 		leaves := func(p *pod) bool { return len(p.ops) > 0 }
 		stays := func(p *pod) bool { return p.inService && !p.held }
@@ -48,14 +41,19 @@ func (d *decision) observeRelief() {
 	}
 }
 
-// isReplacing reports whether the Pod is to take the place of one that is still there and not on its way out.
-func (d *decision) isReplacing(p *pod) bool {
+// originOf is the Pod of the same owner that this one is to take the place of, nil if there is none.
+func (d *decision) originOf(p *pod) *pod {
 	name, isNew := p.labels[appsv1alpha1.ReplacePairOriginNameLabel]
-	if !isNew {
-		return false
+	if !isNew || p.Owner == "" {
+		return nil
 	}
-	i, found := slices.BinarySearchFunc(d.pods, name, func(p *pod, name string) int { return strings.Compare(p.Name, name) })
-	return found && d.pods[i].Owner == p.Owner && !d.pods[i].Terminating && !d.pods[i].Terminal
+	i, found := slices.BinarySearchFunc(d.pods, name, func(p *pod, name string) int {
+		return strings.Compare(p.Name, name)
+	})
+	if !found || d.pods[i].Owner != p.Owner {
+		return nil
+	}
+	return d.pods[i]
 }
 
 // isRelieved reports whether the Pod is left out of the check, because another Pod of the check serves in its place.
