@@ -181,7 +181,7 @@ type pod struct {
 	born   uint64    // the resourceVersion at which it came, 0 if that was not seen
 	served bool      // was Ready once
 	out    bool
-	// surplus is true if it went out while another Pod served in its place.
+	// surplus is true if it is out and another Pod has served in its place meanwhile.
 	surplus bool
 	// outSince is when it went out, stateSince when its protocol state last changed.
 	outSince, stateSince time.Time
@@ -338,6 +338,7 @@ func (s *space) applyPod(obj *corev1.Pod, e Event) {
 	}
 	now := s.next(before, obj, e)
 	s.enter(now)
+	s.serveFor(now)
 	s.rememberUID(obj)
 	s.checkInstanceID(before, now, e)
 	if joins(before, now) {
@@ -429,23 +430,46 @@ func (s *space) back(p *pod, when time.Time) {
 }
 
 // isServedFor reports whether the other one of a Pod and its replacement is in service.
-func (s *space) isServedFor(p *pod) bool {
-	serves := func(other *pod) bool {
-		return other != nil && other.owner == p.owner && p.owner != "" && other.served && !other.out &&
-			isReady(other.obj) && other.obj.DeletionTimestamp == nil
+func (s *space) isServedFor(p *pod) bool { return slices.ContainsFunc(s.pairOf(p), (*pod).serves) }
+
+// serveFor has a Pod that is in service take the place of the other one of its pair, if that is out.
+func (s *space) serveFor(p *pod) {
+	if !p.serves() {
+		return
 	}
-	if origin, isNew := p.obj.Labels[appsv1alpha1.ReplacePairOriginNameLabel]; isNew && serves(s.pods[origin]) {
-		return true
-	}
-	if _, replaced := p.obj.Labels[appsv1alpha1.ReplacePairNewIDLabel]; !replaced {
-		return false
-	}
-	for _, other := range s.pods {
-		if other.obj.Labels[appsv1alpha1.ReplacePairOriginNameLabel] == p.obj.Name && serves(other) {
-			return true
+	for _, other := range s.pairOf(p) {
+		if other.out && !other.surplus {
+			s.leave(other)
+			other.surplus = true
+			s.enter(other)
 		}
 	}
-	return false
+}
+
+// serves reports whether the Pod is in service, and stays there.
+func (p *pod) serves() bool {
+	return p.served && !p.out && isReady(p.obj) && p.obj.DeletionTimestamp == nil
+}
+
+// pairOf are the Pod that this one takes the place of, and those that take its own.
+func (s *space) pairOf(p *pod) []*pod {
+	if p.owner == "" {
+		return nil
+	}
+	var pair []*pod
+	origin, isNew := p.obj.Labels[appsv1alpha1.ReplacePairOriginNameLabel]
+	if other := s.pods[origin]; isNew && other != nil && other.owner == p.owner {
+		pair = append(pair, other)
+	}
+	if _, replaced := p.obj.Labels[appsv1alpha1.ReplacePairNewIDLabel]; !replaced {
+		return pair
+	}
+	for _, other := range s.pods {
+		if other.owner == p.owner && other.obj.Labels[appsv1alpha1.ReplacePairOriginNameLabel] == p.obj.Name {
+			pair = append(pair, other)
+		}
+	}
+	return pair
 }
 
 // rememberUID counts the Pods that have filled one place of a workload.

@@ -352,6 +352,26 @@ func TestChecker(t *testing.T) {
 			s.apply(aPod(0, replacedBy("4"), offline))
 			s.event(aPod(0, replacedBy("4"), offline, terminating), true)
 		}},
+		"a Pod that is out takes no room from when another one serves in its place": {events: func(s *story) {
+			s.apply(aPod(0, replacedBy("4"), offline))
+			s.apply(aPod(4, inPlaceOf("web-0"), notReady))
+			s.apply(aPod(4, inPlaceOf("web-0")))
+			s.apply(aPod(1, offline))
+		}},
+		"a Pod and its replacement that are both out take the room of one": {want: []Invariant{Budget},
+			events: func(s *story) {
+				s.apply(aPod(0, replacedBy("4"), offline))
+				s.apply(aPod(4, inPlaceOf("web-0")))
+				s.apply(aPod(4, inPlaceOf("web-0"), offline))
+				s.apply(aPod(1, offline))
+			}},
+		"a Pod that is back serves for its replacement": {events: func(s *story) {
+			s.apply(aPod(0, replacedBy("4"), offline))
+			s.apply(aPod(4, inPlaceOf("web-0")))
+			s.apply(aPod(4, inPlaceOf("web-0"), offline))
+			s.apply(aPod(0, replacedBy("4")))
+			s.apply(aPod(1, offline))
+		}},
 		"a Pod whose replacement does not serve takes room": {want: []Invariant{Budget}, events: func(s *story) {
 			s.apply(aPod(0, replacedBy("4")))
 			s.apply(aPod(4, inPlaceOf("web-0"), notReady))
