@@ -150,7 +150,7 @@ OLDEST := 1.30
 OLDEST_STORIES := ^(TestRollout|TestDrain|TestReplacement|TestGracefulDeletion|TestGracefulDeletionWithoutAComponent|TestKubectlKnowsCollaSets)$$
 
 .PHONY: test-versions
-test-versions: ## Run the suite on the oldest Kubernetes that is supported, which is built once (minutes)
+test-versions: ## Run the suite on older versions of Kubernetes, each of which is built once (minutes)
 	go run ./hack/localkube assets >/dev/null
 	assets="$$(go run ./hack/localkube assets --kubernetes $(OLDEST))"; \
 	KUPERATOR_VERSION_TESTS=1 go test -count=1 -v -timeout 30m ./test/versions/...; \

@@ -51,6 +51,7 @@ type world struct {
 
 // expected is what a version lets change on a running Pod.
 var expected = map[string]revision.Capabilities{
+	"1.37": {Resize: true, ResizeInit: true, ResizePod: true},
 	"1.36": {Resize: true, ResizeInit: true, ResizePod: true},
 	"1.30": {},
 }

@@ -26,7 +26,7 @@ const (
 
 	// KubernetesVersion is the version that the usual control plane reports. It
 	// must be the one that hack/cluster/go.mod requires.
-	KubernetesVersion = "v1.36.3"
+	KubernetesVersion = "v1.37.2"
 
 	// AssetsVariable names the environment variable that gives Assets a folder
 	// of ready-made binaries; Assets then builds nothing.

@@ -127,7 +127,7 @@ func TestEveryVersionHasItsModules(t *testing.T) {
 
 func TestTheVersionIsTheOneAskedForElseThatOfTheEnvironmentElseTheNewest(t *testing.T) {
 	for name, tc := range map[string]struct{ asked, environment, want string }{
-		"neither":             {want: "1.36"},
+		"neither":             {want: "1.37"},
 		"asked for":           {asked: "1.30", want: "1.30"},
 		"the environment":     {environment: "1.30", want: "1.30"},
 		"both":                {asked: "1.36", environment: "1.30", want: "1.36"},
@@ -141,7 +141,7 @@ func TestTheVersionIsTheOneAskedForElseThatOfTheEnvironmentElseTheNewest(t *test
 		})
 	}
 	_, err := releaseOf("1.12")
-	require.ErrorContains(t, err, "1.36 and 1.30")
+	require.ErrorContains(t, err, "1.37, 1.36, 1.30")
 }
 
 func TestAssetsTakesAGivenFolderOnlyWhenItIsComplete(t *testing.T) {

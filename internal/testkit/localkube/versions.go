@@ -13,7 +13,7 @@ const VersionVariable = "KUPERATOR_KUBERNETES"
 
 // release is a Kubernetes version that hack/cluster builds.
 type release struct {
-	minor   string // 1.36
+	minor   string // 1.37
 	version string // as the control plane reports it; the modFile must require it
 	modFile string // in hack/cluster
 	// shutdownTimeout: kube-controller-manager can be told to end at once.
@@ -23,7 +23,8 @@ type release struct {
 // releases begin with the one that is used unless another is asked for, and end
 // with the oldest that the suite supports.
 var releases = []release{
-	{minor: "1.36", version: KubernetesVersion, modFile: "go.mod", shutdownTimeout: true},
+	{minor: "1.37", version: KubernetesVersion, modFile: "go.mod", shutdownTimeout: true},
+	{minor: "1.36", version: "v1.36.3", modFile: "kubernetes-1.36.mod", shutdownTimeout: true},
 	{minor: OldestVersion, version: "v1.30.14", modFile: "kubernetes-1.30.mod"},
 }
 
@@ -51,7 +52,7 @@ func releaseOf(minor string) (release, error) {
 	i := slices.IndexFunc(releases, func(r release) bool { return r.minor == strings.TrimPrefix(minor, "v") })
 	if i < 0 {
 		return release{}, fmt.Errorf("there is no recipe for Kubernetes %q, only for %s", minor,
-			strings.Join(Versions(), " and "))
+			strings.Join(Versions(), ", "))
 	}
 	return releases[i], nil
 }
