@@ -123,8 +123,8 @@ func components(dir string, config Config, of release, ports ports) []*component
 			"--cluster-signing-cert-file=" + in(pkiDir, "ca.crt"),
 			"--cluster-signing-key-file=" + in(pkiDir, "ca.key"),
 			"--use-service-account-credentials=true",
-			"--controllers=*,-node-ipam-controller,-node-route-controller,-cloud-node-lifecycle-controller,-service-lb-controller",
-			"--node-monitor-grace-period=8760h", // simulated nodes send no heartbeats
+			"--controllers=*,-node-ipam-controller", // those of clouds need a provider, and 1.37 has none
+			"--node-monitor-grace-period=8760h",     // simulated nodes send no heartbeats
 			"--horizontal-pod-autoscaler-sync-period=2s",
 			"--leader-elect=false",
 			"--secure-port=0",
