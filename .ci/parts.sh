@@ -95,7 +95,7 @@ monitoring_tests() {
 	part "$title" make test-monitoring
 }
 
-version_tests() { part "Oldest Kubernetes (make test-versions)" make test-versions; }
+version_tests() { part "Older versions of Kubernetes (make test-versions)" make test-versions; }
 
 image_tests() { part "Images (make test-images)" make test-images; }
 
@@ -146,6 +146,10 @@ certificate_faults() {
 plugin_stories() {
 	local stories='^(TestPluginOperatesACollaSet|TestPluginWithTheRightsOfATeam)$'
 	part "kubectl kuperator" env KUPERATOR_NIGHTLY=1 make test PKG=./test/e2e RUN="$stories"
+}
+
+fleet_stories() {
+	part "Drain of a fleet" env KUPERATOR_NIGHTLY=1 make test PKG=./test/e2e RUN='^TestDrainOfAFleet$'
 }
 
 upgrades() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -21,6 +22,8 @@ import (
 const (
 	firstLook = 5 * time.Second
 	lastLook  = 10 * time.Second
+	// rareLook is the one while an API of Kubernetes is not offered.
+	rareLook = 5 * time.Minute
 )
 
 // WhenServed runs setup once the API server serves gvk: at start if it does so already, else as soon as the kind
@@ -48,13 +51,38 @@ func WhenServed(mgr ctrl.Manager, gvk schema.GroupVersionKind, setup func(ctrl.M
 	})
 }
 
+// WhenOffered is WhenServed for a kind of Kubernetes itself, which most clusters do not serve: it looks every 5 minutes,
+// and says nothing while it waits.
+func WhenOffered(mgr ctrl.Manager, gvk schema.GroupVersionKind, setup func(ctrl.Manager) error) error {
+	return mgr.Add(&served{
+		kind:   gvk,
+		mapper: mgr.GetRESTMapper(),
+		setup:  func() error { return atOnce(mgr, setup) },
+		older:  func(context.Context) ([]string, error) { return nil, nil },
+		rare:   true,
+		clock:  clock.RealClock{},
+		logger: mgr.GetLogger().WithName("discovery"),
+	})
+}
+
+// Offers tells whether the API server serves a kind of Kubernetes itself: not before it was found to.
+func Offers(mgr ctrl.Manager, gvk schema.GroupVersionKind) (*atomic.Bool, error) {
+	var offered atomic.Bool
+	return &offered, WhenOffered(mgr, gvk, func(ctrl.Manager) error {
+		offered.Store(true)
+		return nil
+	})
+}
+
 // served is a runnable that waits for one kind. It needs no Lease: standbys fill their caches too.
 type served struct {
 	kind   schema.GroupVersionKind
 	mapper meta.RESTMapper
 	setup  func() error
 	// older returns the fields that the program knows and the CRD does not.
-	older  func(context.Context) ([]string, error)
+	older func(context.Context) ([]string, error)
+	// rare is true for a kind that most clusters do not serve: it is looked for rarely, and without a word.
+	rare   bool
 	clock  clock.Clock
 	logger logr.Logger
 }
@@ -66,13 +94,16 @@ func (s *served) NeedLeaderElection() bool { return false }
 
 // Start looks until the kind is served or ctx ends, and returns setup's error.
 func (s *served) Start(ctx context.Context) error {
-	wait, waiting := firstLook, false
+	wait, longest, waiting := firstLook, lastLook, false
+	if s.rare {
+		wait, longest = rareLook, rareLook
+	}
 	for {
 		err := s.look()
 		if err == nil {
 			break
 		}
-		if !waiting {
+		if !waiting && !s.rare {
 			waiting = true
 			s.logger.Info(fmt.Sprintf(
 				"waiting for %s: the API server does not serve it; install its CRD, or leave it out if you do not use it",
@@ -86,7 +117,7 @@ func (s *served) Start(ctx context.Context) error {
 			return nil
 		case <-timer.C():
 		}
-		wait = min(wait*2, lastLook)
+		wait = min(wait*2, longest)
 	}
 	if waiting {
 		s.logger.Info(s.kind.Kind+" is served now", "group", s.kind.Group, "version", s.kind.Version, "kind", s.kind.Kind)

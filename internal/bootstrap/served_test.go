@@ -57,6 +57,7 @@ func TestWhenServed(t *testing.T) {
 	tests := map[string]struct {
 		answers   []error
 		waits     []time.Duration // before each further look
+		rare      bool
 		wantLines int
 	}{
 		"a kind that is served is set up at once and without a word": {},
@@ -70,6 +71,11 @@ func TestWhenServed(t *testing.T) {
 			waits:     []time.Duration{5 * time.Second, 10 * time.Second},
 			wantLines: 2,
 		},
+		"a kind that most clusters do not serve is looked for rarely and without a word": {
+			answers: []error{missing, missing, missing},
+			waits:   []time.Duration{5 * time.Minute, 5 * time.Minute, 5 * time.Minute},
+			rare:    true,
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -78,7 +84,7 @@ func TestWhenServed(t *testing.T) {
 			var lines []string
 			setUp := make(chan struct{}, 2)
 			s := &served{
-				kind: exampleKind, mapper: mapper, clock: clk,
+				kind: exampleKind, mapper: mapper, clock: clk, rare: tc.rare,
 				setup:  func() error { setUp <- struct{}{}; return nil },
 				older:  func(context.Context) ([]string, error) { return nil, nil },
 				logger: funcr.New(func(_, line string) { lines = append(lines, line) }, funcr.Options{}),

@@ -19,6 +19,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	lifecyclev1alpha1 "k8s.io/api/lifecycle/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -221,6 +222,10 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 	if err != nil {
 		return err
 	}
+	evictions, err := bootstrap.Offers(mgr, lifecyclev1alpha1.SchemeGroupVersion.WithKind("Eviction"))
+	if err != nil {
+		return err
+	}
 	r := &reconciler{
 		server: &server{
 			client:      mgr.GetClient(),
@@ -229,6 +234,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 			events:      mgr.GetEventRecorder(Name),
 			clock:       clock.RealClock{},
 			clearFields: own.clearFields,
+			evictions:   evictions,
 		},
 		cached:   own.pods,
 		protocol: own.podOpsLifecycle, conventions: own.conventions(),

@@ -18,6 +18,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
+	"kusionstack.io/kuperator/internal/drain"
 	"kusionstack.io/kuperator/internal/failures"
 )
 
@@ -177,6 +178,9 @@ func (s *server) newPod(
 	}
 	if o.snapshot.Protocol {
 		addGate(spec)
+		if s.evictions != nil && s.evictions.Load() {
+			addResponder(spec)
+		}
 	}
 	return pod, nil
 }
@@ -199,4 +203,19 @@ func addGate(spec map[string]any) {
 		}
 	}
 	spec["readinessGates"] = append(gates, map[string]any{"conditionType": podops.ServiceReadyCondition})
+}
+
+// addResponder names the suite among those that respond to EvictionRequests for a Pod.
+func addResponder(spec map[string]any) {
+	responders, _ := spec["evictionResponders"].([]any)
+	var named []string
+	for _, r := range responders {
+		if responder, ok := r.(map[string]any); ok {
+			name, _ := responder["name"].(string)
+			named = append(named, name)
+		}
+	}
+	if ours := drain.ResponderOf(named, spec["schedulingGroup"] != nil); ours != nil {
+		spec["evictionResponders"] = append(responders, ours)
+	}
 }

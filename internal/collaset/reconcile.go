@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -34,6 +35,8 @@ type server struct {
 	clock  clock.PassiveClock
 	// clearFields has every patch of a Pod clear its metadata.managedFields.
 	clearFields bool
+	// evictions tells whether the API server serves Evictions (KEP-4563). Nil: it is not known to.
+	evictions *atomic.Bool
 }
 
 // reconciler brings one CollaSet at a time closer to its spec.

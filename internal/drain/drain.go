@@ -80,11 +80,12 @@ func (p Policy) Replaces(v podops.View, isRefused bool) bool {
 	switch {
 	case !p.Surges():
 		return false
-	case podops.MarkedBy(v, appsv1alpha1.ToReplaceLabel, podops.AskerEviction): // whatever its readiness is now
+	case IsEvicted(v, appsv1alpha1.ToReplaceLabel): // whatever its readiness is now
 		return true
 	case isDeleted: // until rules hold it, and only if no one else wants it deleted
-		askers := podops.Askers(v, appsv1alpha1.ToDeleteLabel)
-		return len(askers) == 1 && askers[0] == podops.AskerEviction && IsHeld(v)
+		others := slices.ContainsFunc(podops.Askers(v, appsv1alpha1.ToDeleteLabel),
+			func(asker string) bool { return !slices.Contains(evictions, asker) })
+		return !others && IsHeld(v)
 	case !serves(v):
 		return false
 	case isReplaced:
@@ -113,18 +114,35 @@ func IsHeld(v podops.View) bool {
 	return false
 }
 
+// evictions are the askers that evict.
+var evictions = []string{podops.AskerEviction, podops.AskerEvictionRequest}
+
+// IsEvicted reports whether an eviction asks for the mark, by a call or by an EvictionRequest.
+func IsEvicted(v podops.View, mark string) bool {
+	return slices.ContainsFunc(evictions, func(asker string) bool { return podops.MarkedBy(v, mark, asker) })
+}
+
 // Ask is the change by which an eviction asks for the Pod to leave, in one way or the other. It is zero if the Pod is
-// asked already. A deletion that the eviction asked for before is withdrawn where the Pod is replaced.
-func Ask(v podops.View, replaces bool, now time.Time) (podops.Change, error) {
+// asked already. Where the Pod is replaced, evictions that asked for its deletion before ask for that instead. It returns
+// an error if the asker's name is none.
+func Ask(v podops.View, replaces bool, at time.Time, asker string) (podops.Change, error) {
 	if !replaces {
-		return podops.Mark(v, appsv1alpha1.ToDeleteLabel, podops.Stamp(now), podops.AskerEviction)
+		return podops.Mark(v, appsv1alpha1.ToDeleteLabel, podops.Stamp(at), asker)
 	}
-	c, err := podops.Mark(v, appsv1alpha1.ToReplaceLabel, "true", podops.AskerEviction)
+	c, err := podops.Mark(v, appsv1alpha1.ToReplaceLabel, "true", asker)
 	if err != nil {
 		return podops.Change{}, err
 	}
-	if podops.MarkedBy(v, appsv1alpha1.ToDeleteLabel, podops.AskerEviction) {
-		c = c.Then(v, podops.Withdraw(c.Apply(v), appsv1alpha1.ToDeleteLabel, podops.AskerEviction))
+	for _, evicts := range evictions {
+		if !podops.MarkedBy(v, appsv1alpha1.ToDeleteLabel, evicts) {
+			continue
+		}
+		replaces, err := podops.Mark(c.Apply(v), appsv1alpha1.ToReplaceLabel, "true", evicts)
+		if err != nil {
+			return podops.Change{}, err
+		}
+		c = c.Then(v, replaces)
+		c = c.Then(v, podops.Withdraw(c.Apply(v), appsv1alpha1.ToDeleteLabel, evicts))
 	}
 	return c, nil
 }

@@ -95,10 +95,10 @@ func TestWhetherAnEvictedPodIsReplacedFirst(t *testing.T) {
 func TestAnEvictionAsksOnceAndWithdrawsWhatItAskedBefore(t *testing.T) {
 	v := serving()
 	for _, replaces := range []bool{false, true} {
-		c, err := drain.Ask(v, replaces, now)
+		c, err := drain.Ask(v, replaces, now, podops.AskerEviction)
 		require.NoError(t, err)
 		v = c.Apply(v)
-		again, err := drain.Ask(v, replaces, now.Add(time.Second))
+		again, err := drain.Ask(v, replaces, now.Add(time.Second), podops.AskerEviction)
 		require.NoError(t, err)
 		assert.True(t, again.IsZero(), "%+v", again)
 	}
@@ -248,4 +248,13 @@ func TestFollowingComesToRest(t *testing.T) {
 		}
 		require.Equal(t, podops.Askers(v, toDelete), podops.Askers(after, toDelete))
 	})
+}
+
+func TestEvictionsThatAskedForTheDeletionAskForTheReplacement(t *testing.T) {
+	v := serving(marked(toDelete, podops.AskerEviction, podops.AskerEvictionRequest, "operationjob/1"))
+	c, err := drain.Ask(v, true, now, podops.AskerEviction)
+	require.NoError(t, err)
+	v = c.Apply(v)
+	assert.Equal(t, []string{podops.AskerEviction, podops.AskerEvictionRequest}, podops.Askers(v, toReplace))
+	assert.Equal(t, []string{"operationjob/1"}, podops.Askers(v, toDelete))
 }

@@ -112,7 +112,7 @@ func isRead(annotation string) bool {
 	switch annotation {
 	case podops.AvailableConditionsAnnotation, podops.SkipRulesAnnotation, podops.DeadlinesAnnotation,
 		podops.DeletionRefusedAnnotation, appsv1alpha1.LastPodStatusAnnotation,
-		appsv1alpha1.ToDeleteLabel + podops.AskersSuffix:
+		appsv1alpha1.ToDeleteLabel + podops.AskersSuffix, appsv1alpha1.ToReplaceLabel + podops.AskersSuffix:
 		return true
 	}
 	return strings.HasPrefix(annotation, podops.RuleDetailPrefix+"/")
@@ -151,17 +151,24 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, waits wai
 		Named(Name).
 		WatchesRawSource(podSource(mgr, r.gone, predicate.ResourceVersionChangedPredicate{})).
 		WatchesRawSource(r.freeze.source(mgr, rules.enqueueWaiting)).
-		WithOptions(controller.Options{
-			MaxConcurrentReconciles: o.Concurrency,
-			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),
-		}).
+		WithOptions(controllerOptions(o.Concurrency)).
 		Build(r)
 	if err != nil {
 		return fmt.Errorf("adding the controller: %w", err)
+	}
+	if err := respondToEvictions(mgr, rules, waits.requests, o.Concurrency); err != nil {
+		return err
 	}
 	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind("PodTransitionRule"),
 		func(mgr ctrl.Manager) error {
 			rules.known()
 			return c.Watch(rules.source(mgr))
 		})
+}
+
+func controllerOptions(concurrency int) controller.Options {
+	return controller.Options{
+		MaxConcurrentReconciles: concurrency,
+		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),
+	}
 }

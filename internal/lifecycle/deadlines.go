@@ -12,11 +12,12 @@ import (
 )
 
 // waitFlags say how long Pods wait: --deadline, collected over the defaults, key by key, and --cooperator-patience,
-// of which --compatibility has another default.
+// of which --compatibility has another default, and --eviction-request-patience.
 type waitFlags struct {
 	given     []string
 	deadlines podops.Deadlines
 	patience  time.Duration
+	requests  time.Duration
 
 	compatibility bootstrap.Compatibility
 	// patient reports whether --cooperator-patience is given.
@@ -52,6 +53,8 @@ func (f *waitFlags) add(fs *pflag.FlagSet) {
 		"How long an operation waits for a cooperator whose expected finalizer is not on a Ready Pod, "+
 			"before it continues without that cooperator. Should be longer than the slowest cooperator takes to bring a Pod "+
 			"back. 0: no limit.")
+	fs.DurationVar(&f.requests, "eviction-request-patience", 0,
+		"How long an EvictionRequest (KEP-4563) waits for a Pod before the next responder of the Pod gets the turn. 0: no limit.")
 	f.patient = func() bool { return fs.Changed("cooperator-patience") }
 	f.compatibility.AddTo(fs,
 		"Operations do not wait for cooperators whose expected finalizers are missing, unless --cooperator-patience is set.")
@@ -72,6 +75,9 @@ func (f *waitFlags) parse() error {
 	f.deadlines = given.Over(defaultDeadlines())
 	if f.patience < 0 {
 		errs = append(errs, fmt.Errorf("--cooperator-patience: %s is less than 0", f.patience))
+	}
+	if f.requests < 0 {
+		errs = append(errs, fmt.Errorf("--eviction-request-patience: %s is less than 0", f.requests))
 	}
 	return errors.Join(errs...)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
+	lifecyclev1alpha1 "k8s.io/api/lifecycle/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -217,7 +218,11 @@ func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, kept certificate, o
 	namespaces := &metav1.PartialObjectMetadata{}
 	namespaces.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	cached := []client.Object{namespaces}
-	pods := &podMutator{}
+	evictions, err := bootstrap.Offers(mgr, lifecyclev1alpha1.SchemeGroupVersion.WithKind("Eviction"))
+	if err != nil {
+		return err
+	}
+	pods := &podMutator{evictions: evictions}
 	if f.announceServices {
 		cached = append(cached, &corev1.Service{})
 		pods.services = mgr.GetCache()

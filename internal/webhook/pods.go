@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync/atomic"
 
 	"gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admission/v1"
@@ -15,6 +16,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/drain"
 )
 
 // podMutator completes Pods when they are created.
@@ -22,6 +24,8 @@ type podMutator struct {
 	decorations decorator
 	// services reads the Services that the suite controls from a cache. Nil: employers are not announced.
 	services client.Reader
+	// evictions tells whether the API server serves Evictions (KEP-4563). Nil: it is not known to.
+	evictions *atomic.Bool
 }
 
 // podShape is as much of a Pod as the decision needs.
@@ -34,11 +38,15 @@ type podShape struct {
 		ReadinessGates []struct {
 			ConditionType string `json:"conditionType"`
 		} `json:"readinessGates"`
+		EvictionResponders []struct {
+			Name string `json:"name"`
+		} `json:"evictionResponders"`
+		SchedulingGroup *struct{} `json:"schedulingGroup"`
 	} `json:"spec"`
 }
 
-// mutate decorates a Pod, and adds the readiness gate and the employers to a managed one that lacks them. Gates cannot
-// be added to a Pod that exists, so only creations matter.
+// mutate decorates a Pod, and adds the readiness gate, the responder to EvictionRequests and the employers to a managed
+// one that lacks them. Gates and responders cannot be added to a Pod that exists, so only creations matter.
 func (m *podMutator) mutate(ctx context.Context, request admission.Request) admission.Response {
 	if !concerns(request, "pods", admissionv1.Create) {
 		return admission.Allowed("")
@@ -52,6 +60,9 @@ func (m *podMutator) mutate(ctx context.Context, request admission.Request) admi
 		return admission.Patched("", patches...).WithWarnings(warnings...)
 	}
 	patches = append(patches, addGate(&pod)...)
+	if m.evictions != nil && m.evictions.Load() {
+		patches = append(patches, addResponder(&pod)...)
+	}
 	announcement, err := m.announce(ctx, request.Namespace, &pod)
 	if err != nil { // resourceconsist-controller announces it, later
 		warnings = append(warnings, "the Services of the Pod are not announced at once: "+err.Error())
@@ -71,6 +82,23 @@ func addGate(pod *podShape) []jsonpatch.JsonPatchOperation {
 		return []jsonpatch.JsonPatchOperation{add("/spec/readinessGates", []any{gate})}
 	}
 	return []jsonpatch.JsonPatchOperation{add("/spec/readinessGates/-", gate)}
+}
+
+// addResponder names the suite among those that respond to EvictionRequests for the Pod.
+func addResponder(pod *podShape) []jsonpatch.JsonPatchOperation {
+	var named []string
+	for _, responder := range pod.Spec.EvictionResponders {
+		named = append(named, responder.Name)
+	}
+	ours := drain.ResponderOf(named, pod.Spec.SchedulingGroup != nil)
+	switch {
+	case ours == nil:
+		return nil
+	case len(named) == 0: // absent, null or empty
+		return []jsonpatch.JsonPatchOperation{add("/spec/evictionResponders", []any{ours})}
+	default:
+		return []jsonpatch.JsonPatchOperation{add("/spec/evictionResponders/-", ours)}
+	}
 }
 
 // +kubebuilder:rbac:groups="",resources=services,verbs=list;watch

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -14,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -24,6 +22,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/drain"
+	"kusionstack.io/kuperator/internal/drain/evicted"
 )
 
 // remover answers requests to delete and to evict Pods. Its methods are safe for concurrent use, and any number of
@@ -137,34 +136,9 @@ func (r *remover) answer(ctx context.Context, asked removal, pod *corev1.Pod) ad
 
 // readPolicy adds what an eviction does to the Pod, and whether a PodDisruptionBudget is in the way of the first one.
 func (r *remover) readPolicy(ctx context.Context, asked *removal, pod *corev1.Pod) error {
-	if owner := collaSetOf(pod); owner != nil {
-		set := &appsv1alpha1.CollaSet{}
-		err := r.live.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: owner.Name}, set)
-		switch {
-		case apierrors.IsNotFound(err) || meta.IsNoMatchError(err):
-		case err != nil:
-			return fmt.Errorf("reading CollaSet %s/%s: %w", pod.Namespace, owner.Name, err)
-		case set.UID == owner.UID:
-			asked.Policy, asked.Awaits = drain.PolicyOf(set), awaits(set, pod.Name)
-		}
-	}
-	if _, isDeleted := asked.Pod.Labels[appsv1alpha1.ToDeleteLabel]; isDeleted {
-		return nil
-	}
-	budget, err := r.exhaustedBudget(ctx, pod)
-	asked.Budget = budget
+	workload, err := evicted.Read(ctx, r.live, pod)
+	asked.Policy, asked.Awaits, asked.Budget = workload.Policy, workload.Awaits, workload.Budget
 	return err
-}
-
-// awaits is what the Pod waits for by the CollaSet's status, which names one Pod for each reason; "" if it does not name
-// this one.
-func awaits(set *appsv1alpha1.CollaSet, pod string) string {
-	for i := range set.Status.Blockers {
-		if message, ok := strings.CutPrefix(set.Status.Blockers[i].Message, "Pod "+pod+": "); ok {
-			return message
-		}
-	}
-	return ""
 }
 
 func evictorOf(r removal) evictor {
@@ -179,7 +153,7 @@ const garbageCollector = "system:serviceaccount:kube-system:generic-garbage-coll
 // to delete it. Pods that Kuperator v0.7 or an earlier version of this suite made have an owner reference that
 // blocks.
 func (r *remover) readOwner(ctx context.Context, asked *removal, pod *corev1.Pod) error {
-	owner := collaSetOf(pod)
+	owner := evicted.CollaSetOf(pod)
 	if asked.User != garbageCollector || owner == nil {
 		return nil
 	}
@@ -196,16 +170,6 @@ func (r *remover) readOwner(ctx context.Context, asked *removal, pod *corev1.Pod
 		asked.Leaving = set.Name
 	}
 	return nil
-}
-
-// collaSetOf is the CollaSet that controls the Pod, nil if none does.
-func collaSetOf(pod *corev1.Pod) *metav1.OwnerReference {
-	owner := metav1.GetControllerOf(pod)
-	if owner == nil || owner.Kind != appsv1alpha1.CollaSetKind ||
-		schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).Group != appsv1alpha1.GroupName {
-		return nil
-	}
-	return owner
 }
 
 // readNamespace adds what the namespace says.
@@ -225,15 +189,6 @@ func (r *remover) readNamespace(ctx context.Context, asked *removal) error {
 	return nil
 }
 
-// exhaustedBudget names a PodDisruptionBudget of a user that allows no disruption of the Pod now, "" if there is none.
-func (r *remover) exhaustedBudget(ctx context.Context, pod *corev1.Pod) (string, error) {
-	var budgets policyv1.PodDisruptionBudgetList
-	if err := r.live.List(ctx, &budgets, client.InNamespace(pod.Namespace)); err != nil {
-		return "", fmt.Errorf("listing the PodDisruptionBudgets of namespace %s: %w", pod.Namespace, err)
-	}
-	return drain.Exhausted(budgets.Items, pod.Labels), nil
-}
-
 // cheapest is the pod-deletion-cost of a marked Pod of a ReplicaSet.
 const cheapest = "-2147483648"
 
@@ -248,7 +203,8 @@ func (r *remover) mark(ctx context.Context, asked removal, pod *corev1.Pod, mark
 	view := asked.Pod
 	if asked.Verb == removeByEviction {
 		var err error
-		if change, err = drain.Ask(view, mark == appsv1alpha1.ToReplaceLabel, r.clock.Now()); err != nil {
+		if change, err = drain.Ask(view, mark == appsv1alpha1.ToReplaceLabel, r.clock.Now(),
+			podops.AskerEviction); err != nil {
 			return err
 		}
 	} else {

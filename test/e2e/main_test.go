@@ -20,6 +20,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/evictions"
 	"kusionstack.io/kuperator/internal/testkit/observer"
 	"kusionstack.io/kuperator/internal/testkit/race"
 	"kusionstack.io/kuperator/internal/testkit/suite"
@@ -43,7 +44,11 @@ type world struct {
 // shared is the suite that most tests use: first those that want it alone, one after the other, then the others
 // together.
 var shared = testsuite.Share(func(ctx context.Context) (*world, error) {
-	return newWorld(ctx, suite.Config{Name: "e2e", Nodes: 3, AuditReads: true, Progress: os.Stderr})
+	config := suite.Config{Name: "e2e", Nodes: 3, AuditReads: true, Progress: os.Stderr}
+	if servesEvictions() {
+		config.APIServerArgs = evictions.Flags()
+	}
+	return newWorld(ctx, config)
 })
 
 func TestMain(m *testing.M) { shared.Main(m) }

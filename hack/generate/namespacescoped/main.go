@@ -54,6 +54,8 @@ var scopes = map[string]bool{
 	"apps/statefulsets":                             true,
 	"discovery.k8s.io/endpointslices":               true,
 	"events.k8s.io/events":                          true,
+	"lifecycle.k8s.io/evictions":                    true,
+	"lifecycle.k8s.io/evictions/status":             true,
 	"policy/poddisruptionbudgets":                   true,
 	"/persistentvolumeclaims":                       true,
 	"/pods":                                         true,

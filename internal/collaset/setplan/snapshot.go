@@ -343,7 +343,7 @@ func (p *Pod) Live() bool { return !p.View.Terminating && !p.View.Terminal }
 
 // IsEvicted reports whether an eviction, or the drain of its node, has the Pod replaced.
 func (p *Pod) IsEvicted() bool {
-	return p.Replacing && (podops.MarkedBy(p.View, appsv1alpha1.ToReplaceLabel, podops.AskerEviction) ||
+	return p.Replacing && (drain.IsEvicted(p.View, appsv1alpha1.ToReplaceLabel) ||
 		podops.MarkedBy(p.View, appsv1alpha1.ToReplaceLabel, podops.AskerDrain))
 }
 

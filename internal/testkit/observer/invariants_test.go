@@ -141,6 +141,24 @@ func TestEveryPromiseCanBreak(t *testing.T) {
 			replacement(s, 4, 0)
 			replacement(s, 5, 1)
 		}},
+		"more replacements at a time than disruption.maxSurge": {want: []Invariant{Budget}, events: func(s *story) {
+			s.apply(changed(func(set *appsv1alpha1.CollaSet) {
+				set.Spec.Disruption = &appsv1alpha1.Disruption{MaxSurge: ptr.To(intstr.FromInt32(1))}
+			}))
+			for i := range 2 {
+				s.apply(aPod(i, replacedBy(fmt.Sprint(4+i))))
+				s.apply(aPod(4+i, inPlaceOf(fmt.Sprintf("web-%d", i))))
+			}
+		}},
+		"as many replacements as disruption.maxSurge": {events: func(s *story) {
+			s.apply(changed(func(set *appsv1alpha1.CollaSet) {
+				set.Spec.Disruption = &appsv1alpha1.Disruption{MaxSurge: ptr.To(intstr.FromInt32(2))}
+			}))
+			for i := range 2 {
+				s.apply(aPod(i, replacedBy(fmt.Sprint(4+i))))
+				s.apply(aPod(4+i, inPlaceOf(fmt.Sprintf("web-%d", i))))
+			}
+		}},
 		"a second update while the first is not available long enough": {want: []Invariant{Budget}, events: func(s *story) {
 			s.apply(changed(func(set *appsv1alpha1.CollaSet) {
 				set.Spec.MinReadySeconds, set.Status.UpdatedRevision = 60,

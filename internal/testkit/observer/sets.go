@@ -1,11 +1,13 @@
 package observer
 
 import (
+	"math"
 	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
@@ -22,8 +24,8 @@ const (
 // set is one CollaSet.
 type set struct {
 	obj *appsv1alpha1.CollaSet
-	// wanted and surge are the largest numbers that were wanted not long ago.
-	wanted, surge lately
+	// wanted, surge and disruption are the largest numbers that were wanted not long ago.
+	wanted, surge, disruption lately
 	// sample is the object's size when it was last at rest.
 	sample sample
 }
@@ -65,8 +67,18 @@ func replicas(obj *appsv1alpha1.CollaSet) int {
 	return int(*obj.Spec.Replicas)
 }
 
-func maxSurge(obj *appsv1alpha1.CollaSet) int {
-	value := obj.Spec.UpdateStrategy.MaxSurge
+// unbounded is no bound.
+const unbounded = math.MaxInt
+
+// maxDisruptionSurge is how many Pods may be replaced at a time, for whatever reason.
+func maxDisruptionSurge(obj *appsv1alpha1.CollaSet) int {
+	if obj.Spec.Disruption == nil {
+		return unbounded
+	}
+	return surgeOf(obj, obj.Spec.Disruption.MaxSurge)
+}
+
+func surgeOf(obj *appsv1alpha1.CollaSet, value *intstr.IntOrString) int {
 	if value == nil {
 		return max(1, (replicas(obj)+3)/4)
 	}
@@ -90,7 +102,8 @@ func (s *space) applySet(obj *appsv1alpha1.CollaSet, e Event) {
 	now := s.sets[obj.Name]
 	now.obj = obj
 	now.wanted.set(replicas(obj), e.Time, s.options.Settle)
-	now.surge.set(maxSurge(obj), e.Time, s.options.Settle)
+	now.surge.set(surgeOf(obj, obj.Spec.UpdateStrategy.MaxSurge), e.Time, s.options.Settle)
+	now.disruption.set(maxDisruptionSurge(obj), e.Time, s.options.Settle)
 }
 
 // meet takes up a CollaSet. The pool of its Pods is known from now on.
@@ -219,27 +232,38 @@ func joins(before, now *pod) bool {
 	return false
 }
 
-// checkSurge judges that updates replace no more Pods at a time than spec.updateStrategy.maxSurge allows.
+// checkSurge judges that updates replace no more Pods at a time than spec.updateStrategy.maxSurge allows, and all
+// reasons together no more than spec.disruption.maxSurge.
 func (s *space) checkSurge(p *pod, e Event) {
 	set := s.setsByUID[p.owner]
-	byUpdate := func(p *pod) bool {
+	replaced := func(p *pod) (is, byUpdate bool) {
 		origin := s.replaces(p)
 		if origin == nil || origin.obj.Labels[appsv1alpha1.ReplacePairNewIDLabel] != p.obj.Labels[instanceIDLabel] {
-			return false
+			return false, false
 		}
-		_, ok := origin.obj.Labels[appsv1alpha1.ReplacedByReplaceUpdateLabel]
-		return ok
+		_, byUpdate = origin.obj.Labels[appsv1alpha1.ReplacedByReplaceUpdateLabel]
+		return true, byUpdate
 	}
 	if e.Initial || set == nil {
 		return
 	}
-	n := 0
+	n, all := 0, 0
 	for _, other := range s.pods {
-		if other.owner == p.owner && isLive(other.obj) && byUpdate(other) {
+		if other.owner != p.owner || !isLive(other.obj) {
+			continue
+		}
+		is, byUpdate := replaced(other)
+		if is {
+			all++
+		}
+		if byUpdate {
 			n++
 		}
 	}
-	most := set.surge.most(e.Time)
+	most := set.disruption.most(e.Time)
+	s.check(Budget, e, all <= most,
+		"takes part in replacement number %d at a time of CollaSet %s, whose disruption.maxSurge is %d", all, set.obj.Name, most)
+	most = set.surge.most(e.Time)
 	s.check(Budget, e, n <= most, "takes part in replacement number %d at a time of CollaSet %s, whose maxSurge is %d", n,
 		set.obj.Name, most)
 }

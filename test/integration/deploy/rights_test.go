@@ -108,7 +108,7 @@ var writable = map[string][]string{
 		"apps.kusionstack.io/podtransitionrules", "apps.kusionstack.io/podtransitionrules/status", "pods",
 		"policy/poddisruptionbudgets",
 	},
-	"lifecycle-controller":       {"pods", "pods/status"},
+	"lifecycle-controller":       {"lifecycle.k8s.io/evictions/status", "pods", "pods/status"},
 	"resourceconsist-controller": {"pods", "services", "services/status"},
 	"operationjob-controller": {
 		"apps.kusionstack.io/operationjobs", "apps.kusionstack.io/operationjobs/status", "pods", "pods/eviction",

@@ -1,0 +1,221 @@
+package lifecycle
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	lifecyclev1alpha1 "k8s.io/api/lifecycle/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/drain"
+	"kusionstack.io/kuperator/internal/drain/evicted"
+)
+
+// evictionLook is how often a Pod is looked at while it is our turn in an Eviction: not all that it waits for is
+// watched.
+const evictionLook = 20 * time.Second
+
+// responder takes Pods out of service for EvictionRequests (KEP-4563), by the marks that evictions set. It remembers
+// nothing: while it is our turn in an Eviction of a Pod, the Pod is asked to leave, and when it is no more, that is
+// taken back.
+type responder struct {
+	client client.Client
+	// live reads past the cache.
+	live  client.Reader
+	rules *rules
+	// patience is how long a Pod may take before the next responder gets the turn; zero for ever.
+	patience time.Duration
+	clock    clock.PassiveClock
+}
+
+// +kubebuilder:rbac:groups=lifecycle.k8s.io,resources=evictions,verbs=get;list;watch
+// +kubebuilder:rbac:groups=lifecycle.k8s.io,resources=evictions/status,verbs=patch
+// +kubebuilder:rbac:groups=apps.kusionstack.io,resources=collasets,verbs=get
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=list
+
+// respondToEvictions adds the responder as soon as the API server serves Evictions.
+func respondToEvictions(mgr ctrl.Manager, rules *rules, patience time.Duration, concurrency int) error {
+	return bootstrap.WhenOffered(mgr, lifecyclev1alpha1.SchemeGroupVersion.WithKind("Eviction"),
+		func(mgr ctrl.Manager) error {
+			r := &responder{client: mgr.GetClient(), live: mgr.GetAPIReader(), rules: rules, patience: patience,
+				clock: clock.RealClock{}}
+			err := builder.ControllerManagedBy(mgr).
+				Named(Name+"-evictions").
+				Watches(&lifecyclev1alpha1.Eviction{}, handler.EnqueueRequestsFromMapFunc(targetOf)).
+				WatchesRawSource(requestedSource(mgr)).
+				WithOptions(controllerOptions(concurrency)).
+				Complete(r)
+			if err != nil {
+				return fmt.Errorf("adding the controller of Evictions: %w", err)
+			}
+			return nil
+		})
+}
+
+// targetOf is the Pod that an Eviction is about, if we have a turn in it.
+func targetOf(_ context.Context, object client.Object) []reconcile.Request {
+	eviction, ok := object.(*lifecyclev1alpha1.Eviction)
+	if _, isNamed := object.GetLabels()[drain.Responder]; !ok || !isNamed || eviction.Spec.Target.Pod == nil {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: eviction.Namespace,
+		Name: eviction.Spec.Target.Pod.Name}}}
+}
+
+// requestedSource enqueues the Pods that were asked to leave: what they wait for has changed, or the request is gone.
+func requestedSource(mgr ctrl.Manager) source.Source {
+	enqueue := func(o client.Object, q queue) {
+		if pod, ok := o.(*corev1.Pod); ok && drain.IsRequested(podops.Read(pod)) {
+			q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(pod)})
+		}
+	}
+	return source.Kind(mgr.GetCache(), client.Object(&corev1.Pod{}), handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { enqueue(e.Object, q) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) { enqueue(e.ObjectNew, q) },
+	})
+}
+
+// Reconcile brings the mark of a Pod and our answers in its Evictions up to date.
+func (r *responder) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	turns, err := r.turns(ctx, req.NamespacedName)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	pod := &corev1.Pod{}
+	err = r.live.Get(ctx, req.NamespacedName, pod)
+	if apierrors.IsNotFound(err) {
+		return ctrl.Result{}, nil // Evictions of Pods that are gone end by themselves
+	}
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("reading Pod %s: %w", req.NamespacedName, err)
+	}
+	if len(turns) == 0 && !drain.IsRequested(podops.Read(pod)) {
+		return ctrl.Result{}, nil
+	}
+	if err := r.respond(ctx, pod, turns); err != nil {
+		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) { // it has changed meanwhile
+			return ctrl.Result{RequeueAfter: cacheLag}, nil
+		}
+		return ctrl.Result{}, err
+	}
+	if len(turns) == 0 {
+		return ctrl.Result{}, nil
+	}
+	return ctrl.Result{RequeueAfter: evictionLook}, nil
+}
+
+// turns are the Evictions of a Pod in which it is our turn, as the API server has them now.
+func (r *responder) turns(ctx context.Context, pod types.NamespacedName) ([]*lifecyclev1alpha1.Eviction, error) {
+	var list lifecyclev1alpha1.EvictionList
+	if err := r.client.List(ctx, &list, client.InNamespace(pod.Namespace)); err != nil {
+		return nil, fmt.Errorf("listing the Evictions of namespace %s: %w", pod.Namespace, err)
+	}
+	var turns []*lifecyclev1alpha1.Eviction
+	for i := range list.Items {
+		eviction := &list.Items[i]
+		if target := eviction.Spec.Target.Pod; target == nil || target.Name != pod.Name {
+			continue
+		}
+		if _, isOurs := drain.Turn(eviction); !isOurs {
+			continue
+		}
+		err := r.live.Get(ctx, client.ObjectKeyFromObject(eviction), eviction)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("reading Eviction %s/%s: %w", eviction.Namespace, eviction.Name, err)
+		}
+		if _, isOurs := drain.Turn(eviction); err == nil && isOurs {
+			turns = append(turns, eviction)
+		}
+	}
+	return turns, nil
+}
+
+// respond asks the Pod to leave or takes that back, and answers the Evictions.
+func (r *responder) respond(ctx context.Context, pod *corev1.Pod, turns []*lifecyclev1alpha1.Eviction) error {
+	request, err := r.read(ctx, pod)
+	if err != nil {
+		return err
+	}
+	asks := false
+	answers := make([]drain.Answer, len(turns))
+	for i, eviction := range turns {
+		was, _ := drain.Turn(eviction)
+		request.Target = eviction.Spec.Target.Pod.UID
+		answers[i] = request.Answer(was)
+		asks = asks || answers[i].Asks
+	}
+	change := drain.Unrequest(request.Pod)
+	if asks {
+		change = request.Change()
+	}
+	if !change.IsZero() {
+		patch := client.RawPatch(types.MergePatchType, change.MergePatch(request.Pod))
+		if err := r.client.Patch(ctx, pod, patch); err != nil {
+			return fmt.Errorf("marking Pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		}
+	}
+	for i, eviction := range turns {
+		if err := r.answer(ctx, eviction, answers[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read reads what the answers depend on.
+func (r *responder) read(ctx context.Context, pod *corev1.Pod) (drain.Request, error) {
+	facts, err := evicted.Read(ctx, r.live, pod)
+	if err != nil {
+		return drain.Request{}, err
+	}
+	rules, err := r.rules.in(ctx, pod.Namespace)
+	if err != nil {
+		return drain.Request{}, err
+	}
+	namespace := namespaceMetadata()
+	err = r.client.Get(ctx, client.ObjectKey{Name: pod.Namespace}, namespace)
+	if client.IgnoreNotFound(err) != nil {
+		return drain.Request{}, fmt.Errorf("reading Namespace %s: %w", pod.Namespace, err)
+	}
+	return drain.Request{Facts: facts, Pod: podops.Read(pod), Rules: rules, Patience: r.patience, Now: r.clock.Now(),
+		NamespaceLabel: namespace.Labels[podops.GracefulDeletionLabel]}, nil
+}
+
+// answer writes our part of the status of an Eviction, if it is to change. What the API server refuses is not insisted
+// on: the turn is over, or a clock is wrong.
+func (r *responder) answer(ctx context.Context, eviction *lifecyclev1alpha1.Eviction, answer drain.Answer) error {
+	if answer.Status == nil {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": eviction.UID},
+		"status":   map[string]any{"responders": []any{answer.Status}},
+	})
+	if err != nil {
+		return fmt.Errorf("encoding the answer: %w", err)
+	}
+	err = r.client.Status().Patch(ctx, eviction, client.RawPatch(types.StrategicMergePatchType, patch))
+	if apierrors.IsInvalid(err) {
+		ctrl.LoggerFrom(ctx).Info("the API server refuses an answer: the turn has ended, or a clock is wrong",
+			"eviction", eviction.Name, "reason", err.Error())
+		return nil
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("answering Eviction %s/%s: %w", eviction.Namespace, eviction.Name, err)
+	}
+	return nil
+}
