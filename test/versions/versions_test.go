@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/assert"
@@ -15,6 +16,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	lifecyclev1alpha1 "k8s.io/api/lifecycle/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -74,6 +76,7 @@ func TestEveryVersion(t *testing.T) {
 			t.Run("what the server can is found out", func(t *testing.T) { w.capabilities(t, version, can) })
 			t.Run("rollouts, in place and with new Pods", func(t *testing.T) { w.rollouts(t, can.Resize) })
 			t.Run("evicted and deleted gracefully", w.evictions)
+			t.Run("EvictionRequests are left alone where they are not served", w.withoutEvictionRequests)
 			require.NoError(t, w.Died())
 		})
 	}
@@ -82,7 +85,8 @@ func TestEveryVersion(t *testing.T) {
 // start runs all components on a cluster of that version, with a workload in traffic under a rule.
 func start(t *testing.T, version string) *world {
 	t.Helper()
-	s, err := suite.Start(t.Context(), suite.Config{Name: "versions", Kubernetes: version, Nodes: 2, Progress: t.Output()})
+	s, err := suite.Start(t.Context(), suite.Config{Name: "versions", Kubernetes: version, Nodes: 2, AuditReads: true,
+		Progress: t.Output()})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -164,6 +168,21 @@ func (w *world) capabilities(t *testing.T, version string, can revision.Capabili
 	server, err := clients.Discovery().ServerVersion()
 	require.NoError(t, err)
 	assert.True(t, strings.HasPrefix(server.GitVersion, "v"+version+"."), server.GitVersion)
+}
+
+// withoutEvictionRequests: no version serves them unless it is told to. Programs ask discovery, and no more.
+func (w *world) withoutEvictionRequests(t *testing.T) {
+	requests, err := w.Requests(time.Time{})
+	require.NoError(t, err)
+	for _, r := range requests {
+		assert.NotEqual(t, lifecyclev1alpha1.GroupName, r.Group, "%s %s", r, r.URI)
+	}
+	pods := &corev1.PodList{}
+	require.NoError(t, w.client.List(t.Context(), pods, client.InNamespace(w.namespace)))
+	require.NotEmpty(t, pods.Items)
+	for i := range pods.Items {
+		assert.Empty(t, pods.Items[i].Spec.EvictionResponders)
+	}
 }
 
 func (w *world) set(t *testing.T) *appsv1alpha1.CollaSet {

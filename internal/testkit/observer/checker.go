@@ -137,6 +137,8 @@ type space struct {
 	nodes   map[string]*node // the Checker's
 
 	pods map[string]*pod // by name
+	// newOf are the Pods that say that they take a Pod's place, by the name of that one and their own.
+	newOf map[string]map[string]*pod
 	// holders are the live Pods that have an instance ID of a pool.
 	holders map[poolID]map[string]*pod
 	// waiting are the Pods whose time runs: see Tick.
@@ -201,7 +203,8 @@ func (c *Checker) space(namespace string) *space {
 	if s == nil {
 		s = &space{
 			options: &c.options, name: namespace, nodes: c.nodes,
-			pods: map[string]*pod{}, holders: map[poolID]map[string]*pod{}, waiting: map[string]*pod{},
+			pods: map[string]*pod{}, newOf: map[string]map[string]*pod{},
+			holders: map[poolID]map[string]*pod{}, waiting: map[string]*pod{},
 			rules: map[string]*rule{}, owners: map[types.UID]*owner{},
 			services: map[string]*corev1.Service{}, slices: map[string]slice{},
 			sets: map[string]*set{}, setsByUID: map[types.UID]*set{}, contexts: map[string]*pool{},
@@ -401,6 +404,12 @@ func (s *space) next(before *pod, obj *corev1.Pod, e Event) *pod {
 // enter takes a Pod into every index and count, leave takes it out.
 func (s *space) enter(p *pod) {
 	s.pods[p.obj.Name] = p
+	if origin, isNew := p.obj.Labels[appsv1alpha1.ReplacePairOriginNameLabel]; isNew {
+		if s.newOf[origin] == nil {
+			s.newOf[origin] = map[string]*pod{}
+		}
+		s.newOf[origin][p.obj.Name] = p
+	}
 	if p.out || asks(p.obj) {
 		s.waiting[p.obj.Name] = p
 	}
@@ -410,6 +419,11 @@ func (s *space) enter(p *pod) {
 
 func (s *space) leave(p *pod) {
 	delete(s.pods, p.obj.Name)
+	if origin, isNew := p.obj.Labels[appsv1alpha1.ReplacePairOriginNameLabel]; isNew {
+		if delete(s.newOf[origin], p.obj.Name); len(s.newOf[origin]) == 0 {
+			delete(s.newOf, origin)
+		}
+	}
 	delete(s.waiting, p.obj.Name)
 	s.release(p)
 	s.countPod(p, -1)
@@ -451,7 +465,8 @@ func (p *pod) serves() bool {
 	return p.served && !p.out && isReady(p.obj) && p.obj.DeletionTimestamp == nil
 }
 
-// pairOf are the Pod that this one takes the place of, and those that take its own.
+// pairOf are the Pod that this one takes the place of, and those that take its own, by what the new one says: after a
+// crash it may be the only one that does.
 func (s *space) pairOf(p *pod) []*pod {
 	if p.owner == "" {
 		return nil
@@ -461,11 +476,8 @@ func (s *space) pairOf(p *pod) []*pod {
 	if other := s.pods[origin]; isNew && other != nil && other.owner == p.owner {
 		pair = append(pair, other)
 	}
-	if _, replaced := p.obj.Labels[appsv1alpha1.ReplacePairNewIDLabel]; !replaced {
-		return pair
-	}
-	for _, other := range s.pods {
-		if other.owner == p.owner && other.obj.Labels[appsv1alpha1.ReplacePairOriginNameLabel] == p.obj.Name {
+	for _, other := range s.newOf[p.obj.Name] {
+		if other.owner == p.owner {
 			pair = append(pair, other)
 		}
 	}

@@ -365,6 +365,13 @@ func TestChecker(t *testing.T) {
 				s.apply(aPod(4, inPlaceOf("web-0"), offline))
 				s.apply(aPod(1, offline))
 			}},
+		"the replacement alone says so": {events: func(s *story) {
+			s.apply(aPod(0, replacedBy("4")))
+			s.apply(aPod(4, inPlaceOf("web-0")))
+			s.apply(aPod(0))
+			s.apply(aPod(0, offline))
+			s.apply(aPod(1, offline))
+		}},
 		"a Pod that is back serves for its replacement": {events: func(s *story) {
 			s.apply(aPod(0, replacedBy("4"), offline))
 			s.apply(aPod(4, inPlaceOf("web-0")))
