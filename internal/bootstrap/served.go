@@ -51,8 +51,8 @@ func WhenServed(mgr ctrl.Manager, gvk schema.GroupVersionKind, setup func(ctrl.M
 	})
 }
 
-// WhenOffered is WhenServed for a kind of Kubernetes itself, which most clusters do not serve: it looks every 5 minutes,
-// and says nothing while it waits.
+// WhenOffered is WhenServed for a kind of Kubernetes itself, which most clusters do not serve: it looks every 5
+// minutes, and says nothing while it waits.
 func WhenOffered(mgr ctrl.Manager, gvk schema.GroupVersionKind, setup func(ctrl.Manager) error) error {
 	return mgr.Add(&served{
 		kind:   gvk,
@@ -65,7 +65,7 @@ func WhenOffered(mgr ctrl.Manager, gvk schema.GroupVersionKind, setup func(ctrl.
 	})
 }
 
-// Offers tells whether the API server serves a kind of Kubernetes itself: not before it was found to.
+// Offers tells whether the API server serves a kind of Kubernetes itself: false until it was found to.
 func Offers(mgr ctrl.Manager, gvk schema.GroupVersionKind) (*atomic.Bool, error) {
 	var offered atomic.Bool
 	return &offered, WhenOffered(mgr, gvk, func(ctrl.Manager) error {
@@ -94,10 +94,7 @@ func (s *served) NeedLeaderElection() bool { return false }
 
 // Start looks until the kind is served or ctx ends, and returns setup's error.
 func (s *served) Start(ctx context.Context) error {
-	wait, longest, waiting := firstLook, lastLook, false
-	if s.rare {
-		wait, longest = rareLook, rareLook
-	}
+	wait, waiting := firstLook, false
 	for {
 		err := s.look()
 		if err == nil {
@@ -110,14 +107,18 @@ func (s *served) Start(ctx context.Context) error {
 				s.kind.Kind),
 				"group", s.kind.Group, "version", s.kind.Version, "kind", s.kind.Kind, "answer", err.Error())
 		}
-		timer := s.clock.NewTimer(wait)
+		pause := wait
+		if s.rare && meta.IsNoMatchError(err) {
+			pause = rareLook
+		}
+		timer := s.clock.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
 		case <-timer.C():
 		}
-		wait = min(wait*2, longest)
+		wait = min(wait*2, lastLook)
 	}
 	if waiting {
 		s.logger.Info(s.kind.Kind+" is served now", "group", s.kind.Group, "version", s.kind.Version, "kind", s.kind.Kind)

@@ -124,6 +124,9 @@ func (w memberWriter) excludePod(ctx context.Context, o *observation, pod *setpl
 		}
 	}
 	m := newMembership(pod, change, owners)
+	if m.Metadata.Annotations == nil {
+		m.Metadata.Annotations = map[string]*string{}
+	}
 	orphaned := appsv1alpha1.OrphanedValue
 	m.Metadata.Labels[appsv1alpha1.OrphanedLabel] = &orphaned
 	if pod.Excluded {
@@ -133,9 +136,11 @@ func (w memberWriter) excludePod(ctx context.Context, o *observation, pod *setpl
 		for _, key := range setplan.ReplacementLabels {
 			m.Metadata.Labels[key] = nil
 		}
+		m.Metadata.Annotations[appsv1alpha1.ToReplaceLabel+podops.AskersSuffix] = nil
 	}
 	if pod.ToDelete { // by its replacement, or it were not excluded
 		m.Metadata.Labels[appsv1alpha1.ToDeleteLabel] = nil
+		m.Metadata.Annotations[appsv1alpha1.ToDeleteLabel+podops.AskersSuffix] = nil
 	}
 	if err := w.patchMembership(ctx, o, pod, m); err != nil {
 		return err

@@ -123,8 +123,8 @@ func IsEvicted(v podops.View, mark string) bool {
 }
 
 // Ask is the change by which an eviction asks for the Pod to leave, in one way or the other. It is zero if the Pod is
-// asked already. Where the Pod is replaced, evictions that asked for its deletion before ask for that instead. It returns
-// an error if the asker's name is none.
+// asked already. Where the Pod is replaced, evictions that asked for its deletion before ask for that instead. It
+// returns an error if the asker's name is none.
 func Ask(v podops.View, replaces bool, at time.Time, asker string) (podops.Change, error) {
 	if !replaces {
 		return podops.Mark(v, appsv1alpha1.ToDeleteLabel, podops.Stamp(at), asker)
@@ -182,8 +182,9 @@ type Node struct {
 }
 
 // Follow is the change by which a Pod of a workload with this policy follows its node: it is asked to be replaced while
-// the node is about to be drained, and no longer when the node takes Pods again. Eviction asks on such a node for the
-// drain: it ends with it. A user who has taken the mark away is not asked again for as long as the node is closed.
+// the node is about to be drained, and no longer when the node takes Pods again. A Pod that is evicted from a closed
+// node is asked for the drain too, so that the eviction ends with the drain. A user who has taken the mark away is not
+// asked again for as long as the node is closed.
 func (p Policy) Follow(v podops.View, n Node) (podops.Change, error) {
 	const mark = appsv1alpha1.ToReplaceLabel
 	_, isMarked := v.Labels[mark]

@@ -31,8 +31,8 @@ const (
 )
 
 // ResponderOf is the entry by which a Pod that is to be created names the suite among its responders. named are the
-// names of those that it has. Nil if it must not: it does so already, it is one of a group, which cannot be a target, or
-// it names as many as it may.
+// names of those that it has. Nil if it must not: it does so already, it is one of a group, which cannot be a target,
+// or it names as many as it may.
 func ResponderOf(named []string, isOfGroup bool) map[string]any {
 	if isOfGroup || len(named) >= maxResponders || slices.Contains(named, Responder) {
 		return nil
@@ -40,8 +40,7 @@ func ResponderOf(named []string, isOfGroup bool) map[string]any {
 	return map[string]any{"name": Responder, "priority": int64(priority)}
 }
 
-// Turn is what an Eviction has the suite say, while it is its turn; false if it is not, or if the suite has completed
-// it already.
+// Turn returns the suite's entry of an Eviction's status; false if it is not its turn, or if it has completed that.
 func Turn(eviction *lifecyclev1alpha1.Eviction) (lifecyclev1alpha1.ResponderStatus, bool) {
 	isOurs := slices.ContainsFunc(eviction.Status.TargetResponders, func(r lifecyclev1alpha1.TargetResponder) bool {
 		return r.Name == Responder && r.State == lifecyclev1alpha1.ResponderStateActive
@@ -74,7 +73,9 @@ type Request struct {
 	// NamespaceLabel is the namespace's podops.GracefulDeletionLabel, "" without one.
 	NamespaceLabel string
 	Rules          []podops.Rule
-	// Patience is how long the Pod may take before the next responder gets the turn; zero for ever.
+	// Frozen is why no Pod of the namespace may be taken out of service, "" if Pods may be.
+	Frozen string
+	// Patience is how long rules may hold the Pod before the next responder gets the turn; zero for ever.
 	Patience time.Duration
 	Now      time.Time
 }
@@ -87,17 +88,16 @@ type Answer struct {
 	Asks bool
 }
 
-// Answer says how far the Pod is, or completes the turn: at once if the Pod is none that the suite can handle, or later
-// if its patience is over.
+// Answer says how far the Pod is, or completes the turn: at once if the suite cannot handle the Pod, or later if the
+// request's patience is over.
 func (r Request) Answer(was lifecyclev1alpha1.ResponderStatus) Answer {
 	why := r.declines(was.HeartbeatTime != nil)
 	if why == "" && r.Patience > 0 && was.StartTime != nil && r.Now.Sub(was.StartTime.Time) >= r.Patience &&
-		!r.Pod.Terminating {
+		r.isHeldByRules() {
 		why = "given up after " + r.Patience.String() + ": " + r.doing()
 	}
 	if why != "" {
-		was.CompletionTime, was.Message = r.stamp(was), new(shortened(why))
-		return Answer{Status: &was}
+		return r.Complete(was, why)
 	}
 	doing := shortened(r.doing())
 	if was.HeartbeatTime != nil {
@@ -112,6 +112,22 @@ func (r Request) Answer(was lifecyclev1alpha1.ResponderStatus) Answer {
 	was.HeartbeatTime, was.Message = r.stamp(was), &doing
 	return Answer{Status: &was, Asks: true}
 }
+
+// Complete ends the turn: the next responder gets it.
+func (r Request) Complete(was lifecyclev1alpha1.ResponderStatus, why string) Answer {
+	was.CompletionTime, was.Message = r.stamp(was), new(shortened(why))
+	return Answer{Status: &was}
+}
+
+// isHeldByRules reports whether nothing but the Pod's rules, or a freeze, keeps its deletion from beginning.
+func (r Request) isHeldByRules() bool {
+	_, isReplaced := r.Pod.Labels[appsv1alpha1.ToReplaceLabel]
+	stage, waits := podops.StageOfPhase(podops.OperationOf(r.Pod, podops.DeletionID).Phase)
+	return !r.isLeaving() && !isReplaced && waits && stage == appsv1alpha1.StagePreCheck
+}
+
+// isLeaving reports whether the Pod is being deleted, or has ended: there is nothing left to ask of it.
+func (r Request) isLeaving() bool { return r.Pod.Terminating || r.Pod.Terminal }
 
 // declines is why the suite does not take the Pod out of service, for people; "" if it does. asked reports whether it
 // has asked for that before.
@@ -129,7 +145,7 @@ func (r Request) declines(asked bool) string {
 			" and cannot be taken out of service first"
 	case own == disabled, own != "enabled" && r.NamespaceLabel == disabled:
 		return "graceful deletion of Pod " + v.Name + " is disabled by label " + podops.GracefulDeletionLabel
-	case v.Terminating:
+	case r.isLeaving():
 		return ""
 	case asked && !IsRequested(v), isCancelled(v):
 		return "the mark of Pod " + v.Name + " was removed, which cancels its eviction"
@@ -156,7 +172,8 @@ func isRecorded(v podops.View, mark, asker string) bool {
 	return slices.Contains(strings.Split(v.Annotations[mark+podops.AskersSuffix], ","), asker)
 }
 
-// IsRequested reports whether an EvictionRequest has asked for the Pod to leave and has not taken that back.
+// IsRequested reports whether an EvictionRequest has asked for the Pod to leave and has not taken that back. It is also
+// true if a person has taken the mark away: the record is still there.
 func IsRequested(v podops.View) bool {
 	return slices.ContainsFunc(marks, func(mark string) bool { return isRecorded(v, mark, podops.AskerEvictionRequest) })
 }
@@ -165,18 +182,40 @@ func IsRequested(v podops.View) bool {
 // stays.
 func Unrequest(v podops.View) podops.Change {
 	var c podops.Change
+	if v.Terminating {
+		return c // its marks say why it goes
+	}
 	for _, mark := range marks {
-		if now := c.Apply(v); isRecorded(now, mark, podops.AskerEvictionRequest) {
+		now := c.Apply(v)
+		_, isMarked := now.Labels[mark]
+		switch {
+		case !isRecorded(now, mark, podops.AskerEvictionRequest):
+		case isMarked:
 			c = c.Then(v, podops.Withdraw(now, mark, podops.AskerEvictionRequest))
+		default:
+			c = c.Then(v, forgotten(now, mark))
 		}
 	}
 	return c
 }
 
+// forgotten takes our name out of the record of a mark that a person has taken away. The others have theirs there to
+// know that they were cancelled.
+func forgotten(v podops.View, mark string) podops.Change {
+	key := mark + podops.AskersSuffix
+	rest := slices.DeleteFunc(strings.Split(v.Annotations[key], ","),
+		func(asker string) bool { return asker == podops.AskerEvictionRequest })
+	var value *string
+	if len(rest) > 0 {
+		value = new(strings.Join(rest, ","))
+	}
+	return podops.Change{Annotations: map[string]*string{key: value}}
+}
+
 // Change is the change by which an EvictionRequest asks for the Pod to leave, as an eviction would: zero if the Pod is
 // asked already, or is being deleted.
 func (r Request) Change() podops.Change {
-	if r.Pod.Terminating || r.Pod.Terminal {
+	if r.isLeaving() {
 		return podops.Change{}
 	}
 	c, err := Ask(r.Pod, r.Policy.Replaces(r.Pod, r.Budget != ""), r.Now, podops.AskerEvictionRequest)
@@ -198,19 +237,23 @@ func (r Request) doing() string {
 	_, isReplaced := v.Labels[appsv1alpha1.ToReplaceLabel]
 	_, isDeleted := v.Labels[appsv1alpha1.ToDeleteLabel]
 	switch {
-	case v.Terminating:
-		return "the Pod is being deleted"
+	case r.isLeaving():
+		return "the Pod is being deleted, or has ended"
 	case isReplaced && !isDeleted && r.Awaits != "":
 		return "another Pod takes its place first: " + r.Awaits
 	case isReplaced && !isDeleted:
 		return "another Pod takes its place first"
 	}
-	for _, wait := range podops.Explain(v, r.Rules) {
+	doing := "the Pod is about to be taken out of service, then deleted"
+	for _, wait := range podops.ExplainWith(v, podops.Surroundings{Rules: r.Rules, Frozen: r.Frozen, Brief: true}) {
 		if wait.ID == podops.DeletionID {
-			return "the Pod is being taken out of service, then deleted: " + wait.Message
+			doing = "the Pod is being taken out of service, then deleted: " + wait.Message
 		}
 	}
-	return "the Pod is about to be taken out of service, then deleted"
+	if r.Policy.Obstacle != "" {
+		doing += ". It is not replaced by another Pod first: " + r.Policy.Obstacle
+	}
+	return doing
 }
 
 // stamp is now, and not before the times that it has to follow: another clock may have set those.

@@ -119,6 +119,8 @@ func TestWhatAnEvictionRequestIsAnswered(t *testing.T) {
 	answer := requested().Answer(was)
 	assert.Contains(t, *answer.Status.Message, "mark of Pod web-1 was removed", "it was asked before")
 	assert.False(t, answer.Asks)
+	assert.True(t, impatient.Answer(begun(time.Hour)).Asks, "no rule holds it")
+	impatient.Pod = requested(marked(toDelete, podops.AskerEvictionRequest), held).Pod
 	answer = impatient.Answer(begun(time.Hour))
 	assert.Contains(t, *answer.Status.Message, "given up after 1h0m0s: ")
 	assert.NotNil(t, answer.Status.CompletionTime)
@@ -188,7 +190,8 @@ func TestWhatAnEvictionRequestAsksOfAPod(t *testing.T) {
 	}
 }
 
-// TestWhatIsTakenBackIsOnlyOurs: whoever else asks, for whatever mark, asks as before.
+// TestWhatIsTakenBackIsOnlyOurs: whoever else asks, for whatever mark, asks as before, and knows as before that a person
+// has taken the mark away.
 func TestWhatIsTakenBackIsOnlyOurs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var changes []func(*podops.View)
@@ -198,15 +201,23 @@ func TestWhatIsTakenBackIsOnlyOurs(t *testing.T) {
 			if len(askers) > 0 {
 				changes = append(changes, marked(mark, askers...))
 			}
+			if rapid.Bool().Draw(t, "a person takes it away") {
+				changes = append(changes, func(v *podops.View) { delete(v.Labels, mark) })
+			}
 		}
 		v := serving(changes...)
 		after := drain.Unrequest(v).Apply(v)
 		assert.False(t, drain.IsRequested(after))
 		assert.True(t, drain.Unrequest(after).IsZero())
+		others := func(names []string) []string {
+			return slices.DeleteFunc(names, func(name string) bool { return name == podops.AskerEvictionRequest || name == "" })
+		}
 		for _, mark := range []string{toDelete, toReplace} {
-			want := slices.DeleteFunc(podops.Askers(v, mark),
-				func(asker string) bool { return asker == podops.AskerEvictionRequest })
-			assert.ElementsMatch(t, want, podops.Askers(after, mark))
+			assert.ElementsMatch(t, others(podops.Askers(v, mark)), podops.Askers(after, mark))
+			record := func(v podops.View) []string {
+				return others(strings.Split(v.Annotations[mark+podops.AskersSuffix], ","))
+			}
+			assert.ElementsMatch(t, record(v), record(after))
 		}
 	})
 }

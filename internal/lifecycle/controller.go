@@ -156,7 +156,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, waits wai
 	if err != nil {
 		return fmt.Errorf("adding the controller: %w", err)
 	}
-	if err := respondToEvictions(mgr, rules, waits.requests, o.Concurrency); err != nil {
+	if err := respondToEvictions(ctx, mgr, o, r, waits.requests); err != nil {
 		return err
 	}
 	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind("PodTransitionRule"),

@@ -54,7 +54,9 @@ func (f *waitFlags) add(fs *pflag.FlagSet) {
 			"before it continues without that cooperator. Should be longer than the slowest cooperator takes to bring a Pod "+
 			"back. 0: no limit.")
 	fs.DurationVar(&f.requests, "eviction-request-patience", 0,
-		"How long an EvictionRequest (KEP-4563) waits for a Pod before the next responder of the Pod gets the turn. 0: no limit.")
+		"How long rules may hold a Pod, from when it is lifecycle-controller's turn to respond to its EvictionRequest "+
+			"(KEP-4563), before the next responder gets the turn. The last one, the Eviction API, is held by the same rules where "+
+			"webhook-server runs. 0: no limit.")
 	f.patient = func() bool { return fs.Changed("cooperator-patience") }
 	f.compatibility.AddTo(fs,
 		"Operations do not wait for cooperators whose expected finalizers are missing, unless --cooperator-patience is set.")

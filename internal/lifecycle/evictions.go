@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	lifecyclev1alpha1 "k8s.io/api/lifecycle/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -23,20 +24,25 @@ import (
 	"kusionstack.io/kuperator/internal/bootstrap"
 	"kusionstack.io/kuperator/internal/drain"
 	"kusionstack.io/kuperator/internal/drain/evicted"
+	"kusionstack.io/kuperator/internal/failures"
 )
 
 // evictionLook is how often a Pod is looked at while it is our turn in an Eviction: not all that it waits for is
 // watched.
-const evictionLook = 20 * time.Second
+const evictionLook = time.Minute
+
+// evictionRetry is how soon to look again at what has changed meanwhile.
+const evictionRetry = time.Second
 
 // responder takes Pods out of service for EvictionRequests (KEP-4563), by the marks that evictions set. It remembers
-// nothing: while it is our turn in an Eviction of a Pod, the Pod is asked to leave, and when it is no more, that is
-// taken back.
+// nothing: as long as it is our turn in some Eviction of a Pod, the Pod's mark names us, and when it is no longer, our
+// name is taken away.
 type responder struct {
 	client client.Client
 	// live reads past the cache.
-	live  client.Reader
-	rules *rules
+	live   client.Reader
+	rules  *rules
+	freeze *freeze
 	// patience is how long a Pod may take before the next responder gets the turn; zero for ever.
 	patience time.Duration
 	clock    clock.PassiveClock
@@ -48,22 +54,43 @@ type responder struct {
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=list
 
 // respondToEvictions adds the responder as soon as the API server serves Evictions.
-func respondToEvictions(mgr ctrl.Manager, rules *rules, patience time.Duration, concurrency int) error {
+func respondToEvictions(
+	ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r *reconciler, patience time.Duration,
+) error {
 	return bootstrap.WhenOffered(mgr, lifecyclev1alpha1.SchemeGroupVersion.WithKind("Eviction"),
 		func(mgr ctrl.Manager) error {
-			r := &responder{client: mgr.GetClient(), live: mgr.GetAPIReader(), rules: rules, patience: patience,
-				clock: clock.RealClock{}}
+			r := &responder{client: r.client, live: r.live, rules: r.rules, freeze: r.freeze, patience: patience,
+				clock: r.clock}
+			if err := r.mayList(ctx, o.Namespaces); err != nil {
+				mgr.GetLogger().Info("Evictions cannot be listed, so EvictionRequests are not responded to: apply the roles of "+
+					"this version, and restart", "reason", err.Error())
+				return nil
+			}
 			err := builder.ControllerManagedBy(mgr).
 				Named(Name+"-evictions").
 				Watches(&lifecyclev1alpha1.Eviction{}, handler.EnqueueRequestsFromMapFunc(targetOf)).
 				WatchesRawSource(requestedSource(mgr)).
-				WithOptions(controllerOptions(concurrency)).
+				WithOptions(controllerOptions(o.Concurrency)).
 				Complete(r)
 			if err != nil {
 				return fmt.Errorf("adding the controller of Evictions: %w", err)
 			}
 			return nil
 		})
+}
+
+// mayList reports why Evictions cannot be listed, which would end the process once they were watched.
+func (r *responder) mayList(ctx context.Context, namespaces []string) error {
+	if len(namespaces) == 0 {
+		namespaces = []string{metav1.NamespaceAll}
+	}
+	for _, namespace := range namespaces {
+		var list lifecyclev1alpha1.EvictionList
+		if err := r.live.List(ctx, &list, client.InNamespace(namespace), client.Limit(1)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // targetOf is the Pod that an Eviction is about, if we have a turn in it.
@@ -91,7 +118,7 @@ func requestedSource(mgr ctrl.Manager) source.Source {
 
 // Reconcile brings the mark of a Pod and our answers in its Evictions up to date.
 func (r *responder) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	turns, err := r.turns(ctx, req.NamespacedName)
+	turns, err := r.turns(ctx, r.client, req.NamespacedName)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -103,12 +130,17 @@ func (r *responder) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resul
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("reading Pod %s: %w", req.NamespacedName, err)
 	}
-	if len(turns) == 0 && !drain.IsRequested(podops.Read(pod)) {
-		return ctrl.Result{}, nil
+	if len(turns) == 0 {
+		if drain.Unrequest(podops.Read(pod)).IsZero() {
+			return ctrl.Result{}, nil
+		}
+		if turns, err = r.turns(ctx, r.live, req.NamespacedName); err != nil { // the cache may be behind
+			return ctrl.Result{}, err
+		}
 	}
 	if err := r.respond(ctx, pod, turns); err != nil {
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) { // it has changed meanwhile
-			return ctrl.Result{RequeueAfter: cacheLag}, nil
+			return ctrl.Result{RequeueAfter: evictionRetry}, nil
 		}
 		return ctrl.Result{}, err
 	}
@@ -118,24 +150,27 @@ func (r *responder) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resul
 	return ctrl.Result{RequeueAfter: evictionLook}, nil
 }
 
-// turns are the Evictions of a Pod in which it is our turn, as the API server has them now.
-func (r *responder) turns(ctx context.Context, pod types.NamespacedName) ([]*lifecyclev1alpha1.Eviction, error) {
+// turns are the Evictions of a Pod, among those that the reader knows, in which it is our turn, as the API server has
+// them now.
+func (r *responder) turns(
+	ctx context.Context, reader client.Reader, pod types.NamespacedName,
+) ([]*lifecyclev1alpha1.Eviction, error) {
 	var list lifecyclev1alpha1.EvictionList
-	if err := r.client.List(ctx, &list, client.InNamespace(pod.Namespace)); err != nil {
+	if err := reader.List(ctx, &list, client.InNamespace(pod.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing the Evictions of namespace %s: %w", pod.Namespace, err)
 	}
 	var turns []*lifecyclev1alpha1.Eviction
 	for i := range list.Items {
-		eviction := &list.Items[i]
-		if target := eviction.Spec.Target.Pod; target == nil || target.Name != pod.Name {
+		known, eviction := &list.Items[i], &lifecyclev1alpha1.Eviction{}
+		if target := known.Spec.Target.Pod; target == nil || target.Name != pod.Name {
 			continue
 		}
-		if _, isOurs := drain.Turn(eviction); !isOurs {
+		if _, isOurs := drain.Turn(known); !isOurs {
 			continue
 		}
-		err := r.live.Get(ctx, client.ObjectKeyFromObject(eviction), eviction)
+		err := r.live.Get(ctx, client.ObjectKeyFromObject(known), eviction)
 		if client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("reading Eviction %s/%s: %w", eviction.Namespace, eviction.Name, err)
+			return nil, fmt.Errorf("reading Eviction %s/%s: %w", known.Namespace, known.Name, err)
 		}
 		if _, isOurs := drain.Turn(eviction); err == nil && isOurs {
 			turns = append(turns, eviction)
@@ -144,7 +179,8 @@ func (r *responder) turns(ctx context.Context, pod types.NamespacedName) ([]*lif
 	return turns, nil
 }
 
-// respond asks the Pod to leave or takes that back, and answers the Evictions.
+// respond asks the Pod to leave or takes that back, and answers the Evictions. What is taken back is answered first:
+// the Pod's record would not tell why afterwards.
 func (r *responder) respond(ctx context.Context, pod *corev1.Pod, turns []*lifecyclev1alpha1.Eviction) error {
 	request, err := r.read(ctx, pod)
 	if err != nil {
@@ -158,20 +194,35 @@ func (r *responder) respond(ctx context.Context, pod *corev1.Pod, turns []*lifec
 		answers[i] = request.Answer(was)
 		asks = asks || answers[i].Asks
 	}
-	change := drain.Unrequest(request.Pod)
 	if asks {
-		change = request.Change()
-	}
-	if !change.IsZero() {
-		patch := client.RawPatch(types.MergePatchType, change.MergePatch(request.Pod))
-		if err := r.client.Patch(ctx, pod, patch); err != nil {
-			return fmt.Errorf("marking Pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		err := r.mark(ctx, pod, request.Change(), request.Pod)
+		if why, refused := failures.RejectionIn(err); refused {
+			for i, eviction := range turns {
+				was, _ := drain.Turn(eviction)
+				answers[i] = request.Complete(was, "the API server refuses to mark the Pod: "+why.Why)
+			}
+		} else if err != nil {
+			return err
 		}
 	}
 	for i, eviction := range turns {
 		if err := r.answer(ctx, eviction, answers[i]); err != nil {
 			return err
 		}
+	}
+	if asks {
+		return nil
+	}
+	return r.mark(ctx, pod, drain.Unrequest(request.Pod), request.Pod)
+}
+
+// mark changes who asks for the Pod to leave.
+func (r *responder) mark(ctx context.Context, pod *corev1.Pod, change podops.Change, v podops.View) error {
+	if change.IsZero() {
+		return nil
+	}
+	if err := r.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, change.MergePatch(v))); err != nil {
+		return fmt.Errorf("marking Pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil
 }
@@ -191,8 +242,12 @@ func (r *responder) read(ctx context.Context, pod *corev1.Pod) (drain.Request, e
 	if client.IgnoreNotFound(err) != nil {
 		return drain.Request{}, fmt.Errorf("reading Namespace %s: %w", pod.Namespace, err)
 	}
-	return drain.Request{Facts: facts, Pod: podops.Read(pod), Rules: rules, Patience: r.patience, Now: r.clock.Now(),
-		NamespaceLabel: namespace.Labels[podops.GracefulDeletionLabel]}, nil
+	frozen, err := r.freeze.why(ctx, pod.Namespace)
+	if err != nil {
+		return drain.Request{}, err
+	}
+	return drain.Request{Facts: facts, Pod: podops.Read(pod), Rules: rules, Frozen: frozen, Patience: r.patience,
+		Now: r.clock.Now(), NamespaceLabel: namespace.Labels[podops.GracefulDeletionLabel]}, nil
 }
 
 // answer writes our part of the status of an Eviction, if it is to change. What the API server refuses is not insisted

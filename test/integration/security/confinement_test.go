@@ -206,7 +206,7 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 		{"ask for a replacement", merge(marked, label(appsv1alpha1.ToReplaceLabel)), all, []string{oj}},
 		{"ask for one of a Pod of others", merge(others, label(appsv1alpha1.ToReplaceLabel)), all, nil},
 		{"say who asks for a replacement", merge(marked, note(appsv1alpha1.ToReplaceLabel+podops.AskersSuffix)), idle,
-			[]string{oj}},
+			[]string{lc, oj}},
 		{"say who asks for a deletion", merge(marked, note(appsv1alpha1.ToDeleteLabel+podops.AskersSuffix)), idle,
 			[]string{lc, oj, pd, ws}},
 		{"have a Pod of a CollaSet replaced", merge(&ours, label(appsv1alpha1.ToReplaceLabel)), idle, []string{lc, oj, ws}},
