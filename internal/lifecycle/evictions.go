@@ -43,7 +43,7 @@ type responder struct {
 	live   client.Reader
 	rules  *rules
 	freeze *freeze
-	// patience is how long a Pod may take before the next responder gets the turn; zero for ever.
+	// patience is how long rules may hold a Pod before the next responder gets the turn; zero for ever.
 	patience time.Duration
 	clock    clock.PassiveClock
 }
