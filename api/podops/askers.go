@@ -15,7 +15,8 @@ const (
 	AskerOther = "other"
 	// AskerEviction is an eviction of the Pod, that is, a call of the Eviction API.
 	AskerEviction = "eviction"
-	// AskerEvictionRequest is an EvictionRequest for the Pod (KEP-4563), while it is lifecycle-controller's turn to respond.
+	// AskerEvictionRequest is an EvictionRequest for the Pod (KEP-4563), while it is lifecycle-controller's turn to
+	// respond.
 	AskerEvictionRequest = "evictionrequest"
 	// AskerDrain is the state of the Pod's node: it is about to be drained. It asks no more when the node takes Pods
 	// again.

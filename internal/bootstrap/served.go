@@ -39,30 +39,30 @@ const (
 // Use it for every kind that comes from a CRD. Call it in Component.Setup; the error it returns comes from adding a
 // runnable to a manager that is stopping.
 func WhenServed(mgr ctrl.Manager, gvk schema.GroupVersionKind, setup func(ctrl.Manager) error) error {
-	return mgr.Add(&served{
-		kind:   gvk,
-		mapper: mgr.GetRESTMapper(),
-		setup:  func() error { return atOnce(mgr, setup) },
-		older: func(ctx context.Context) ([]string, error) {
-			return fieldsNotServed(ctx, mgr.GetConfig(), mgr.GetScheme(), gvk)
-		},
-		clock:  clock.RealClock{},
-		logger: mgr.GetLogger().WithName("discovery"),
-	})
+	s := newServed(mgr, gvk, setup)
+	s.older = func(ctx context.Context) ([]string, error) {
+		return fieldsNotServed(ctx, mgr.GetConfig(), mgr.GetScheme(), gvk)
+	}
+	return mgr.Add(s)
 }
 
 // WhenOffered is WhenServed for a kind of Kubernetes itself, which most clusters do not serve: it looks every 5
 // minutes, and says nothing while it waits.
 func WhenOffered(mgr ctrl.Manager, gvk schema.GroupVersionKind, setup func(ctrl.Manager) error) error {
-	return mgr.Add(&served{
+	s := newServed(mgr, gvk, setup)
+	s.rare = true
+	return mgr.Add(s)
+}
+
+func newServed(mgr ctrl.Manager, gvk schema.GroupVersionKind, setup func(ctrl.Manager) error) *served {
+	return &served{
 		kind:   gvk,
 		mapper: mgr.GetRESTMapper(),
 		setup:  func() error { return atOnce(mgr, setup) },
 		older:  func(context.Context) ([]string, error) { return nil, nil },
-		rare:   true,
 		clock:  clock.RealClock{},
 		logger: mgr.GetLogger().WithName("discovery"),
-	})
+	}
 }
 
 // Offers tells whether the API server serves a kind of Kubernetes itself: false until it was found to.

@@ -53,8 +53,8 @@ func (p Policy) Surges() bool {
 }
 
 // Exhausted names a PodDisruptionBudget that selects a Pod with these labels and allows no disruption now, "" if there
-// is none. One that mirrors a PodTransitionRule does not count: the rule itself decides when the Pod goes. A selector that
-// cannot be read selects nothing, as in the API server.
+// is none. One that mirrors a PodTransitionRule does not count: the rule itself decides when the Pod goes. A selector
+// that cannot be read selects nothing, as in the API server.
 func Exhausted(budgets []policyv1.PodDisruptionBudget, podLabels map[string]string) string {
 	for i := range budgets {
 		budget := &budgets[i]

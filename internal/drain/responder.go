@@ -24,7 +24,7 @@ const (
 	maxResponders = 10
 	// maxMessage bounds, in characters, what a responder says (Kubernetes 1.37).
 	maxMessage = 4000
-	// heartbeatEvery is how often a responder says that it is at work. The turn is lost after 20 minutes without it.
+	// heartbeatEvery is how often a responder tells of its work. The turn is lost after 20 minutes without it.
 	heartbeatEvery = 3 * time.Minute
 	// heartbeatSoonest is how soon it says something new. KEP-4563 wants at least 20 s between two heartbeats.
 	heartbeatSoonest = 30 * time.Second
@@ -159,7 +159,7 @@ func (r Request) declines(asked bool) string {
 // marks are what an eviction sets.
 var marks = []string{appsv1alpha1.ToReplaceLabel, appsv1alpha1.ToDeleteLabel}
 
-// isCancelled reports whether somebody has taken away a mark that was set for an EvictionRequest.
+// isCancelled reports whether a person has taken away a mark that was set for an EvictionRequest.
 func isCancelled(v podops.View) bool {
 	return slices.ContainsFunc(marks, func(mark string) bool {
 		_, isMarked := v.Labels[mark]

@@ -44,7 +44,7 @@ func TestWhoseTurnItIs(t *testing.T) {
 		"ours, not yet":     {eviction(drain.Responder, lifecyclev1alpha1.ResponderStateInactive, nil), false},
 		"ours, canceled":    {eviction(drain.Responder, lifecyclev1alpha1.ResponderStateCanceled, nil), false},
 		"ours, interrupted": {eviction(drain.Responder, lifecyclev1alpha1.ResponderStateInterrupted, nil), false},
-		"somebody else's":   {eviction("example.com/other", lifecyclev1alpha1.ResponderStateActive, nil), false},
+		"another one's":     {eviction("example.com/other", lifecyclev1alpha1.ResponderStateActive, nil), false},
 		"no status yet":     {&lifecyclev1alpha1.Eviction{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
