@@ -126,16 +126,19 @@ func decideRemoval(r removal, policy removalPolicy) removalAnswer {
 	if r.Policy.Obstacle != "" {
 		answer.Message += ". It is not replaced by another Pod first: " + r.Policy.Obstacle
 	}
-	if !marked || r.Verb == removeByEviction && mayBeWithdrawn(r.Pod) {
+	if !marked || mayBeWithdrawn(r) {
 		answer.Mark = appsv1alpha1.ToDeleteLabel
 	}
 	return answer
 }
 
-// mayBeWithdrawn reports whether all that ask for the Pod's deletion are programs that may withdraw, and no eviction.
-func mayBeWithdrawn(v podops.View) bool {
-	return !slices.ContainsFunc(podops.Askers(v, appsv1alpha1.ToDeleteLabel),
-		func(asker string) bool { return asker == podops.AskerEviction || asker == podops.AskerOther })
+// mayBeWithdrawn reports whether the mark of a Pod might go although the request for its removal stands: all that ask
+// for the mark are programs that may withdraw. An eviction may become one by replacement, so a deletion is asked for
+// beside it.
+func mayBeWithdrawn(r removal) bool {
+	return !slices.ContainsFunc(podops.Askers(r.Pod, appsv1alpha1.ToDeleteLabel), func(asker string) bool {
+		return asker == podops.AskerOther || asker == podops.AskerEviction && r.Verb == removeByEviction
+	})
 }
 
 // replaceFirst refuses an eviction until another Pod serves and the evicted one is gone.

@@ -44,6 +44,13 @@ func label(k, v string) func(*removal) {
 }
 func namespaceLabel(v string) func(*removal) { return func(r *removal) { r.NamespaceLabel = v } }
 
+// askedBy records who asked for the Pod's deletion.
+func askedBy(askers string) func(*removal) {
+	return func(r *removal) {
+		r.Pod.Annotations = map[string]string{appsv1alpha1.ToDeleteLabel + podops.AskersSuffix: askers}
+	}
+}
+
 // inOperate puts the Pod in the Operate phase of an operation.
 func inOperate(id, opType string) func(*removal) {
 	return func(r *removal) {
@@ -226,10 +233,15 @@ func TestDecideRemoval(t *testing.T) {
 			says: "is replaced"},
 		"no budget does": {removal: serving(byEviction, replaces("ReplaceWhenBlocked")), want: refusedAndMarked,
 			says: "is then deleted by itself"},
-		"a Pod that a job wants deleted": {removal: serving(byEviction, marked, func(r *removal) {
-			r.Pod.Annotations = map[string]string{appsv1alpha1.ToDeleteLabel + podops.AskersSuffix: "operationjob/1"}
-		}), want: refusedAndMarked, says: "is then deleted by itself"},
+		"a Pod that a job wants deleted": {removal: serving(byEviction, marked, askedBy("operationjob/1")),
+			want: refusedAndMarked, says: "is then deleted by itself"},
 		"a budget in a dry run": {removal: serving(byEviction, noneAllowed, dryRun), want: warned},
+		"a deletion of a Pod that an EvictionRequest has marked and may withdraw": {
+			removal: serving(marked, askedBy(podops.AskerEvictionRequest)), want: refusedAndMarked},
+		"a deletion of a Pod that an eviction has marked": {removal: serving(marked, askedBy(podops.AskerEviction)),
+			want: refusedAndMarked},
+		"a deletion of a Pod that a user has marked as well": {
+			removal: serving(marked, askedBy(podops.AskerEvictionRequest+","+podops.AskerOther)), want: refused},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -290,12 +302,16 @@ func TestRemovalProperties(t *testing.T) {
 		for _, key := range rapid.SliceOfDistinct(rapid.SampledFrom(labels), rapid.ID).Draw(t, "labels") {
 			r.Pod.Labels[key] = rapid.SampledFrom(values).Draw(t, key)
 		}
+		if askers := rapid.SampledFrom([]string{"", podops.AskerEviction, "operationjob/1", "operationjob/1,other"}).
+			Draw(t, "askers"); askers != "" {
+			askedBy(askers)(&r)
+		}
 		r.Policy.OnEviction = rapid.SampledFrom([]appsv1alpha1.EvictionPolicy{"", "Replace", "ReplaceWhenBlocked"}).
 			Draw(t, "policy")
 		answer := decideRemoval(r, defaultPolicy(yes("graceful")))
 		_, wasMarked := r.Pod.Labels[answer.Mark]
-		if answer.Mark != "" && (answer.Allowed || r.DryRun || wasMarked && podops.MarkedBy(r.Pod, answer.Mark,
-			podops.AskerEviction)) {
+		asker := map[removalVerb]string{removeByEviction: podops.AskerEviction, removeByDelete: podops.AskerOther}[r.Verb]
+		if answer.Mark != "" && (answer.Allowed || r.DryRun || wasMarked && podops.MarkedBy(r.Pod, answer.Mark, asker)) {
 			t.Fatalf("marked: %+v", answer)
 		}
 		if _, replaced := r.Pod.Labels[appsv1alpha1.ToReplaceLabel]; r.Policy.OnEviction == "Replace" && r.Pod.Ready &&

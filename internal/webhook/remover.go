@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
+	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -198,29 +200,43 @@ const cheapest = "-2147483648"
 // A ReplicaSet that is refused to delete a Pod chooses again next time, and its order changes as Pods go. The marked
 // Pod becomes the cheapest to delete, unless its owner has set a cost, so that not a second one is marked in its place.
 func (r *remover) mark(ctx context.Context, asked removal, pod *corev1.Pod, mark string) error {
-	stamp := podops.Stamp(r.clock.Now())
-	change := podops.Change{Labels: map[string]*string{appsv1alpha1.ToDeleteLabel: &stamp}}
 	view := asked.Pod
-	if asked.Verb == removeByEviction {
-		var err error
-		if change, err = drain.Ask(view, mark == appsv1alpha1.ToReplaceLabel, r.clock.Now(),
-			podops.AskerEviction); err != nil {
-			return err
-		}
-	} else {
-		view.ResourceVersion = "" // a user's mark replaces no one's record
+	change, err := drain.Ask(view, mark == appsv1alpha1.ToReplaceLabel, r.clock.Now(), podops.AskerEviction)
+	if asked.Verb == removeByDelete {
+		change, err = askedByUser(view, r.clock.Now())
+		view.ResourceVersion = "" // a user does not ask twice, so another's write is no reason to give up
+	}
+	if err != nil {
+		return err
 	}
 	owner := metav1.GetControllerOf(pod)
 	if _, priced := pod.Annotations[corev1.PodDeletionCost]; !priced && owner != nil && owner.Kind == "ReplicaSet" {
 		cost := cheapest
-		change = change.Then(view, podops.Change{Annotations: map[string]*string{corev1.PodDeletionCost: &cost}})
+		change.Annotations = maps.Clone(change.Annotations)
+		if change.Annotations == nil {
+			change.Annotations = map[string]*string{}
+		}
+		change.Annotations[corev1.PodDeletionCost] = &cost
 	}
 	marked := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-	err := r.writer.Patch(ctx, marked, client.RawPatch(types.MergePatchType, change.MergePatch(view)))
+	err = r.writer.Patch(ctx, marked, client.RawPatch(types.MergePatchType, change.MergePatch(view)))
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("marking Pod %s/%s with %s: %w", pod.Namespace, pod.Name, mark, err)
 	}
 	return nil
+}
+
+// askedByUser is the change by which a user asks for the Pod's deletion, beside those who ask already and may withdraw.
+// It writes the mark even if the Pod has it: that may have been withdrawn by now.
+func askedByUser(v podops.View, now time.Time) (podops.Change, error) {
+	value, isMarked := v.Labels[appsv1alpha1.ToDeleteLabel]
+	if !isMarked {
+		value = podops.Stamp(now)
+		return podops.Change{Labels: map[string]*string{appsv1alpha1.ToDeleteLabel: &value}}, nil
+	}
+	beside, err := podops.Mark(v, appsv1alpha1.ToDeleteLabel, value, podops.AskerOther)
+	return podops.Change{Labels: map[string]*string{appsv1alpha1.ToDeleteLabel: &value},
+		Annotations: beside.Annotations}, err
 }
 
 // respond gives the answer the form that the API server passes on: code, reason and details as they are.

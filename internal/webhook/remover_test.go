@@ -182,6 +182,25 @@ func TestDeletionMarksOnceAndReadsNothing(t *testing.T) {
 	require.Zero(t, c.reads, "the request brings the Pod along, and the namespace is cached")
 }
 
+// TestADeletionIsRecordedBesideAnEvictionRequest: the Pod goes even if the request is withdrawn.
+func TestADeletionIsRecordedBesideAnEvictionRequest(t *testing.T) {
+	c := newCluster(webPod())
+	asked := webPod(func(p *corev1.Pod) {
+		p.Labels[appsv1alpha1.ToDeleteLabel] = "7"
+		p.Annotations = map[string]string{appsv1alpha1.ToDeleteLabel + podops.AskersSuffix: podops.AskerEvictionRequest}
+	})
+	// The request has been withdrawn since the API server read the Pod.
+	require.False(t, c.delete(t, asked, metav1.DeleteOptions{}).Allowed)
+	pod := webPod()
+	require.NoError(t, c.client.Get(t.Context(), client.ObjectKeyFromObject(pod), pod))
+	v := podops.Read(pod)
+	require.Equal(t, "7", v.Labels[appsv1alpha1.ToDeleteLabel])
+	require.Equal(t, []string{podops.AskerEvictionRequest, podops.AskerOther},
+		podops.Askers(v, appsv1alpha1.ToDeleteLabel))
+	require.False(t, c.delete(t, pod, metav1.DeleteOptions{}).Allowed)
+	require.Equal(t, 1, c.patches)
+}
+
 func TestAMarkedPodOfAReplicaSetIsTheNextThatItDeletes(t *testing.T) {
 	ownedBy := func(kind, cost string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
