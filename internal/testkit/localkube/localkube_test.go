@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -30,8 +31,10 @@ import (
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"kusionstack.io/kuperator/internal/testkit/localkube"
+	"kusionstack.io/kuperator/internal/testkit/podstatus"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
 
@@ -55,6 +58,9 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(m.Run())
 }
+
+// notSimulated are fields that a kubelet writes and the simulated one does not: nothing in a cluster acts on them.
+var notSimulated = regexp.MustCompile(`^conditions\[.*\]\.(message|observedGeneration)$|^(allocatedResources|resources)\.`)
 
 func TestCluster(t *testing.T) {
 	cluster := testcluster.Start(t, localkube.Config{
@@ -237,6 +243,22 @@ func TestCluster(t *testing.T) {
 		require.Equal(t, "Completed", stopped.Status.ContainerStatuses[0].State.Terminated.Reason)
 		p.patch(`{"metadata":{"finalizers":null}}`)
 		p.waitGone()
+	})
+
+	t.Run("the status of a Pod has the fields that a real kubelet writes", func(t *testing.T) {
+		t.Parallel()
+		namespace := testcluster.Namespace(t, cluster, nil)
+		c, err := ctrlclient.New(cluster.RESTConfig(), ctrlclient.Options{})
+		require.NoError(t, err)
+		stops, err := podstatus.Play(t.Context(), c, namespace, "kuperator.test/web:1", "kuperator.test/web:2",
+			"kuperator.test/web:non-exist")
+		require.NoError(t, err)
+		want := podstatus.Parse(podstatus.Real)
+		require.NotEmpty(t, want)
+		for i := range want {
+			want[i].Fields = slices.DeleteFunc(want[i].Fields, notSimulated.MatchString)
+		}
+		require.Empty(t, cmp.Diff(want, stops))
 	})
 
 	t.Run("a service account may do what a role says and nothing else", func(t *testing.T) {
