@@ -52,6 +52,18 @@ func (p Policy) Surges() bool {
 		(p.OnEviction == appsv1alpha1.EvictionReplace || p.OnEviction == appsv1alpha1.EvictionReplaceWhenBlocked)
 }
 
+// Values of podops.GracefulDeletionLabel.
+const (
+	GracefulEnabled  = "enabled"
+	GracefulDisabled = "disabled"
+)
+
+// IsDisabled reports whether the graceful deletion of a Pod is disabled by its own label, or else by that of its
+// namespace: what evicts it takes it away at once. Any other value than enabled and disabled counts as absent.
+func IsDisabled(own, namespace string) bool {
+	return own == GracefulDisabled || own != GracefulEnabled && namespace == GracefulDisabled
+}
+
 // Exhausted names a PodDisruptionBudget that selects a Pod with these labels and allows no disruption now, "" if there
 // is none. One that mirrors a PodTransitionRule does not count: the rule itself decides when the Pod goes. A selector
 // that cannot be read selects nothing, as in the API server.

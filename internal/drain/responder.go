@@ -132,8 +132,7 @@ func (r Request) isLeaving() bool { return r.Pod.Terminating || r.Pod.Terminal }
 // declines is why the suite does not take the Pod out of service, for people; "" if it does. asked reports whether it
 // has asked for that before.
 func (r Request) declines(asked bool) string {
-	const disabled = "disabled"
-	v, own := r.Pod, r.Pod.Labels[podops.GracefulDeletionLabel]
+	v := r.Pod
 	switch {
 	case v.UID != r.Target:
 		return "Pod " + v.Name + " is another one than the target: it has UID " + string(v.UID)
@@ -143,7 +142,7 @@ func (r Request) declines(asked bool) string {
 	case !v.Gate:
 		return "Pod " + v.Name + " has no readiness gate " + podops.ServiceReadyCondition +
 			" and cannot be taken out of service first"
-	case own == disabled, own != "enabled" && r.NamespaceLabel == disabled:
+	case IsDisabled(v.Labels[podops.GracefulDeletionLabel], r.NamespaceLabel):
 		return "graceful deletion of Pod " + v.Name + " is disabled by label " + podops.GracefulDeletionLabel
 	case r.isLeaving():
 		return ""

@@ -116,7 +116,8 @@ func (x *index) drained(pod *corev1.Pod, budgets []policyv1.PodDisruptionBudget)
 	}
 	var held, waits []Reason
 	managed := pod.Labels[appsv1alpha1.ControlLabel] == appsv1alpha1.ControlValue && v.Gate &&
-		pod.Labels[podops.GracefulDeletionLabel] != "disabled"
+		!drain.IsDisabled(pod.Labels[podops.GracefulDeletionLabel],
+			x.NamespaceLabels[pod.Namespace][podops.GracefulDeletionLabel])
 	for i := range budgets {
 		if r := budgetRefuses(&budgets[i], pod, v, managed); r != nil {
 			held = append(held, *r)

@@ -52,6 +52,8 @@ type Facts struct {
 	Decorations []appsv1alpha1.PodDecoration
 	// Namespaces are the annotations of the Namespaces that could be read, the suite's own among them, by name.
 	Namespaces map[string]map[string]string
+	// NamespaceLabels are the labels of the same Namespaces.
+	NamespaceLabels map[string]map[string]string
 	// Nodes are those that could be read, by name. A nil value is a node that does not exist; no entry means not known.
 	Nodes map[string]*corev1.Node
 	// Leases are those of the suite's namespace; LeasesKnown is true if they could be listed.

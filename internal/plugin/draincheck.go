@@ -66,7 +66,7 @@ func (s *session) drainCheck(ctx context.Context, node string) (insight.Drain, e
 		return insight.Drain{}, fmt.Errorf("listing the Pods of node %s: %w", node, err)
 	}
 	f := insight.Facts{System: s.system, Pods: pods, Namespaces: map[string]map[string]string{},
-		Nodes: map[string]*corev1.Node{}, Gaps: gaps}
+		NamespaceLabels: map[string]map[string]string{}, Nodes: map[string]*corev1.Node{}, Gaps: gaps}
 	for _, read := range []func(context.Context, string, *insight.Facts) error{s.readSets, s.readRules,
 		s.readNamespaces, s.readLeases} {
 		if err := read(ctx, namespace, &f); err != nil {

@@ -30,7 +30,8 @@ const maxSingleNodes = 3
 // facts reads what insight wants to know of one namespace, or of all (""): one list for each kind. Only Pods must be
 // readable.
 func (s *session) facts(ctx context.Context, namespace string) (insight.Facts, error) {
-	f := insight.Facts{System: s.system, Namespaces: map[string]map[string]string{}, Nodes: map[string]*corev1.Node{}}
+	f := insight.Facts{System: s.system, Namespaces: map[string]map[string]string{},
+		NamespaceLabels: map[string]map[string]string{}, Nodes: map[string]*corev1.Node{}}
 	err := each(ctx, metav1.ListOptions{LabelSelector: managedPods},
 		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return s.kube.CoreV1().Pods(namespace).List(ctx, o)
@@ -97,12 +98,12 @@ func (s *session) readDecorations(ctx context.Context, namespace string, f *insi
 	return tolerate(f, err, "list", decorationsResource, namespace, "what PodDecorations want of Pods")
 }
 
-// readNamespaces reads what is frozen.
+// readNamespaces reads what is frozen, and where deletions are not graceful.
 func (s *session) readNamespaces(ctx context.Context, namespace string, f *insight.Facts) error {
 	if namespace == "" {
 		err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return s.kube.CoreV1().Namespaces().List(ctx, o)
-		}, func(n *corev1.Namespace) { f.Namespaces[n.Name] = n.Annotations })
+		}, func(n *corev1.Namespace) { f.Namespaces[n.Name], f.NamespaceLabels[n.Name] = n.Annotations, n.Labels })
 		return tolerate(f, err, "list", "namespaces", "", "what is frozen")
 	}
 	for name, unsaid := range map[string]string{namespace: "whether the namespace is frozen",
@@ -112,7 +113,7 @@ func (s *session) readNamespaces(ctx context.Context, namespace string, f *insig
 			return err
 		}
 		if err == nil {
-			f.Namespaces[name] = n.Annotations
+			f.Namespaces[name], f.NamespaceLabels[name] = n.Annotations, n.Labels
 		}
 	}
 	return nil

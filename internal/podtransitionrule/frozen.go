@@ -66,6 +66,15 @@ func (f freeze) annotation(ctx context.Context, namespace, key string) (value st
 	return value, has, nil
 }
 
+// gracefulDeletion is the label of a namespace by which evictions of its Pods are held or not, "" without one.
+func (f freeze) gracefulDeletion(ctx context.Context, namespace string) (string, error) {
+	o := partial(namespaceKind)
+	if err := f.client.Get(ctx, client.ObjectKey{Name: namespace}, o); err != nil {
+		return "", fmt.Errorf("reading namespace %s: %w", namespace, err)
+	}
+	return o.Labels[podops.GracefulDeletionLabel], nil
+}
+
 // gone reports whether there is no such namespace any more.
 func (f freeze) gone(ctx context.Context, namespace string) bool {
 	return apierrors.IsNotFound(f.client.Get(ctx, client.ObjectKey{Name: namespace}, partial(namespaceKind)))
@@ -77,7 +86,7 @@ func partial(kind schema.GroupVersionKind) *metav1.PartialObjectMetadata {
 	return o
 }
 
-// concerned are the namespaces to decide about when a Namespace comes, goes, is frozen or thawed: itself, and all
+// concerned are the namespaces to decide about when a Namespace comes, goes or changes in this: itself, and all
 // that have rules if it is the suite's own.
 func (f freeze) concerned(ctx context.Context, o client.Object) []reconcile.Request {
 	var requests []reconcile.Request
@@ -91,7 +100,7 @@ func (f freeze) concerned(ctx context.Context, o client.Object) []reconcile.Requ
 	return requests
 }
 
-// source enqueues the namespaces that a change of a freeze concerns.
+// source enqueues the namespaces that a change of a freeze, or of what evictions do, concerns.
 func (f freeze) source(mgr ctrl.Manager) source.Source {
 	return sourceOf(mgr, partial(namespaceKind), f.concerned, func(before, after client.Object) bool {
 		b, a := before.GetAnnotations(), after.GetAnnotations()
@@ -102,7 +111,7 @@ func (f freeze) source(mgr ctrl.Manager) source.Source {
 				return true
 			}
 		}
-		return false
+		return before.GetLabels()[podops.GracefulDeletionLabel] != after.GetLabels()[podops.GracefulDeletionLabel]
 	})
 }
 

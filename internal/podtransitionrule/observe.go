@@ -68,6 +68,9 @@ func (r *reconciler) snapshot(ctx context.Context, namespace string, o observed)
 	if s.Frozen, err = r.freeze.reason(ctx, namespace); err != nil {
 		return grants.Snapshot{}, err
 	}
+	if s.GracefulDeletion, err = r.freeze.gracefulDeletion(ctx, namespace); err != nil {
+		return grants.Snapshot{}, err
+	}
 	if s.Nodes, err = r.nodes.labels(ctx, o.rules); err != nil {
 		return grants.Snapshot{}, err
 	}

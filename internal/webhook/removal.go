@@ -18,12 +18,6 @@ import (
 // before its caller hears of it, so a longer time would keep the reason from the user of kubectl drain.
 const retrySeconds = 1
 
-// Values of podops.GracefulDeletionLabel.
-const (
-	gracefulEnabled  = "enabled"
-	gracefulDisabled = "disabled"
-)
-
 // removalVerb is how a Pod is to be removed.
 type removalVerb string
 
@@ -188,7 +182,8 @@ func isOut(r removal, marked bool) bool {
 }
 
 // gracefulFor reports whether the Pod's removal is to be prepared: by its own label, else its namespace's, else the
-// flag. A value that is neither counts as absent, with a warning.
+// flag, or because its workload wants evicted Pods replaced first. A value that is neither counts as absent, with a
+// warning.
 func gracefulFor(r removal, policy removalPolicy) (graceful bool, warnings []string) {
 	for _, label := range []struct{ of, value string }{
 		{"Pod " + r.Pod.Name, r.Pod.Labels[podops.GracefulDeletionLabel]},
@@ -196,16 +191,16 @@ func gracefulFor(r removal, policy removalPolicy) (graceful bool, warnings []str
 	} {
 		switch label.value {
 		case "":
-		case gracefulEnabled:
+		case drain.GracefulEnabled:
 			return true, warnings
-		case gracefulDisabled:
+		case drain.GracefulDisabled:
 			return false, warnings
 		default:
 			warnings = append(warnings, fmt.Sprintf("label %s of %s is %q and is ignored: set %s or %s",
-				podops.GracefulDeletionLabel, label.of, label.value, gracefulEnabled, gracefulDisabled))
+				podops.GracefulDeletionLabel, label.of, label.value, drain.GracefulEnabled, drain.GracefulDisabled))
 		}
 	}
-	return policy.Graceful, warnings
+	return policy.Graceful || r.Verb == removeByEviction && r.Policy.Surges(), warnings
 }
 
 // refuse answers an eviction with 429, so that a drain tries again, and a deletion with 409.

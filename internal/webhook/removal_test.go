@@ -192,6 +192,14 @@ func TestDecideRemoval(t *testing.T) {
 			want: admitted},
 		"switched off":                     {removal: serving(), off: true, want: admitted},
 		"switched off, marked by somebody": {removal: serving(marked), off: true, want: admitted},
+		"switched off, and its workload has evicted Pods replaced": {
+			removal: serving(byEviction, replaces("Replace")), off: true, want: refusedAndMarked, says: "is replaced"},
+		"switched off, and its workload has Pods replaced if need be": {
+			removal: serving(byEviction, replaces("ReplaceWhenBlocked")), off: true, want: refusedAndMarked,
+			says: "is then deleted by itself"},
+		"a deletion, switched off, of such a Pod": {removal: serving(replaces("Replace")), off: true, want: admitted},
+		"disabled by label, and its workload has evicted Pods replaced": {
+			removal: serving(byEviction, replaces("Replace"), label(podops.GracefulDeletionLabel, "disabled")), want: admitted},
 		"enabled for the namespace": {removal: serving(namespaceLabel("enabled")), off: true,
 			want: refusedAndMarked},
 		"disabled for the namespace": {removal: serving(namespaceLabel("disabled")), want: admitted},

@@ -119,14 +119,14 @@ func (r *remover) answer(ctx context.Context, asked removal, pod *corev1.Pod) ad
 		return failed(asked, err)
 	}
 	answer := decideRemoval(asked, r.policy)
-	if asked.Verb == removeByEviction && (!answer.Allowed || asked.DryRun) {
-		if !asked.DryRun {
-			r.refusals.remember(evictorOf(asked), pod.UID, r.clock.Now())
-		}
+	if asked.Verb == removeByEviction && (!answer.Allowed || asked.DryRun || !r.policy.Graceful) {
 		if err := r.readPolicy(ctx, &asked, pod); err != nil {
 			return failed(asked, err)
 		}
 		answer = decideRemoval(asked, r.policy)
+	}
+	if asked.Verb == removeByEviction && !answer.Allowed && !asked.DryRun {
+		r.refusals.remember(evictorOf(asked), pod.UID, r.clock.Now())
 	}
 	if answer.Mark != "" {
 		if err := r.mark(ctx, asked, pod, answer.Mark); err != nil {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
 )
 
 func mirrored(r *appsv1alpha1.PodTransitionRule) *appsv1alpha1.PodTransitionRule {
@@ -69,6 +70,36 @@ func TestWhatAMirroredBudgetDemands(t *testing.T) {
 			assert.Equal(t, tc.rule.Spec.Selector, changes[0].Spec.Selector)
 			s.Budgets = []*policyv1.PodDisruptionBudget{budgetOf(changes[0])}
 			assert.Empty(t, Decide(s).Budgets, "it is written once")
+		})
+	}
+}
+
+// TestAMirroredBudgetWhereDeletionsAreNotGraceful: an eviction takes a Pod away at once there, whatever its CollaSet
+// wants.
+func TestAMirroredBudgetWhereDeletionsAreNotGraceful(t *testing.T) {
+	for name, tc := range map[string]struct {
+		namespace, pod string
+		want           int
+	}{
+		"nothing is said":                           {"", "", 9},
+		"the namespace disables it":                 {"disabled", "", 10},
+		"a Pod disables it":                         {"", "disabled", 10},
+		"each Pod enables it in such a namespace":   {"disabled", "enabled", 9},
+		"what is no switch counts for nothing":      {"disabled", "no", 10},
+		"nor does it where nothing is disabled":     {"", "no", 9},
+		"a Pod disables it, the namespace does not": {"enabled", "disabled", 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := Snapshot{Rules: rules{mirrored(aRule("r", maxUnavailable("0")))}, Pods: pods(owned("set", 10, 0)...),
+				Owners: []Owner{{UID: "set", Replicas: 10, Surges: true}}, Now: testNow, GracefulDeletion: tc.namespace}
+			for i := range s.Pods {
+				if tc.pod != "" {
+					s.Pods[i].Labels[podops.GracefulDeletionLabel] = tc.pod
+				}
+			}
+			changes := Decide(s).Budgets
+			require.Len(t, changes, 1)
+			assert.Equal(t, tc.want, changes[0].Spec.MinAvailable.IntValue())
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/drain"
 )
 
 // observeRelief finds the Pods in whose place another Pod of their owner serves: of a Pod and its replacement, one is
@@ -77,7 +78,8 @@ func (d *decision) surges(in []bool) bool {
 		if !in[i] {
 			continue
 		}
-		if p.owner < 0 || !d.owners[p.owner].Surges || !p.managed || p.labels[podops.GracefulDeletionLabel] == "disabled" {
+		if p.owner < 0 || !d.owners[p.owner].Surges || !p.managed ||
+			drain.IsDisabled(p.labels[podops.GracefulDeletionLabel], d.GracefulDeletion) {
 			return false
 		}
 		found = true

@@ -28,6 +28,8 @@ type Snapshot struct {
 	Budgets []*policyv1.PodDisruptionBudget
 	// Frozen says why nothing new may be granted at PreCheck; "" if it may.
 	Frozen string
+	// GracefulDeletion is the namespace's podops.GracefulDeletionLabel, "" without one.
+	GracefulDeletion string
 	// Answers are what webhooks have said, by what they were asked. What is missing has not been answered.
 	Answers map[Subject]Answer
 	// Tasks become the RuleStates of each rule's status, by the rule's UID. A rule that is missing has none.
