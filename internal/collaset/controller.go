@@ -134,8 +134,8 @@ func cacheOptions(pods *podcache.Store) cache.Options {
 }
 
 // stripPod keeps metadata, but of managedFields only whether a client has applied, volumes that are claims, the
-// containers' names and images, readiness gates, the node, and what the status says of conditions and containers;
-// resources only while a change in place is under way.
+// containers' names and images, readiness gates, the node, and what the status says of conditions and containers, of
+// init containers that end only if they fail; resources only while a change in place is under way.
 func stripPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
@@ -151,6 +151,13 @@ func stripPod(object any) (any, error) {
 		revision.OnlyContainers(pod.Spec.InitContainers, changed)
 	statuses, sidecars := revision.OnlyStatuses(pod.Status.ContainerStatuses, changed),
 		revision.OnlyStatuses(revision.SidecarStatuses(pod), changed)
+	for i := range pod.Status.InitContainerStatuses {
+		s := &pod.Status.InitContainerStatuses[i]
+		isKept := slices.ContainsFunc(sidecars, func(c corev1.ContainerStatus) bool { return c.Name == s.Name })
+		if !isKept && failure(s, "") != "" {
+			sidecars = append(sidecars, corev1.ContainerStatus{Name: s.Name, State: s.State})
+		}
+	}
 	conditions := make([]corev1.PodCondition, 0, 4)
 	for _, c := range pod.Status.Conditions {
 		switch c.Type {

@@ -121,6 +121,10 @@ func TestCacheKeepsWhatIsRead(t *testing.T) {
 		"a Pod whose image cannot be pulled": func(p *corev1.Pod) {
 			p.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}
 		},
+		"a Pod whose init container cannot start": func(p *corev1.Pod) {
+			p.Status.InitContainerStatuses[0].State = corev1.ContainerState{
+				Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerConfigError", Message: `secret "a" not found`}}
+		},
 		"a Pod without the gate": func(p *corev1.Pod) { p.Spec.ReadinessGates = nil },
 		"a Pod out of service": func(p *corev1.Pod) {
 			for i := range p.Status.Conditions {

@@ -96,3 +96,41 @@ func ended(pod *corev1.Pod) string {
 	}
 	return "failed"
 }
+
+// failingContainer says which container of a Pod cannot run, and why: the first that the kubelet is waiting to try again; "" if
+// none is. What the kubelet has between two tries is not told, for it changes with each.
+func failingContainer(pod *corev1.Pod) string {
+	images := map[string]string{}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			images[list[i].Name] = list[i].Image
+		}
+	}
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range list {
+			if why := failure(&list[i], images[list[i].Name]); why != "" {
+				return why
+			}
+		}
+	}
+	return ""
+}
+
+// failure says why a container cannot run, "" if it can or if the kubelet has not tried.
+func failure(s *corev1.ContainerStatus, image string) string {
+	if s.State.Waiting == nil {
+		return ""
+	}
+	switch why := s.State.Waiting.Reason; why {
+	case "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError",
+		"RegistryUnavailable", "SignatureValidationFailed":
+		return fmt.Sprintf("container %s cannot start: its image %s cannot be pulled", s.Name, image)
+	case "CrashLoopBackOff":
+		return fmt.Sprintf("container %s ends again and again", s.Name)
+	case "CreateContainerConfigError": // for example a Secret that is missing
+		return fmt.Sprintf("container %s cannot start: %s", s.Name, s.State.Waiting.Message)
+	case "CreateContainerError", "PreStartHookError", "PostStartHookError", "RunContainerError":
+		return fmt.Sprintf("container %s cannot start: %s", s.Name, why)
+	}
+	return ""
+}

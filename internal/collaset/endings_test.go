@@ -54,3 +54,40 @@ func TestHowAPodEnded(t *testing.T) {
 		assert.Equal(t, want, ended(&corev1.Pod{Status: status}))
 	}
 }
+
+func TestWhichContainerFails(t *testing.T) {
+	waiting := func(name, reason, message string) corev1.ContainerStatus {
+		return corev1.ContainerStatus{Name: name,
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}
+	}
+	runs := corev1.ContainerStatus{Name: "app", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
+	for name, tc := range map[string]struct {
+		inits, containers []corev1.ContainerStatus
+		want              string
+	}{
+		"no status yet":            {},
+		"all run":                  {containers: []corev1.ContainerStatus{runs}},
+		"starts":                   {containers: []corev1.ContainerStatus{waiting("app", "ContainerCreating", "")}},
+		"waits for init container": {containers: []corev1.ContainerStatus{waiting("app", "PodInitializing", "")}},
+		"an image": {containers: []corev1.ContainerStatus{waiting("app", "ImagePullBackOff", "Back-off 10s")},
+			want: "container app cannot start: its image web:1 cannot be pulled"},
+		"a crash": {containers: []corev1.ContainerStatus{runs, waiting("app", "CrashLoopBackOff", "back-off 40s")},
+			want: "container app ends again and again"},
+		"a Secret": {containers: []corev1.ContainerStatus{waiting("app", "CreateContainerConfigError", "no secret a")},
+			want: "container app cannot start: no secret a"},
+		"its runtime": {containers: []corev1.ContainerStatus{waiting("app", "RunContainerError", "context 0xc0de")},
+			want: "container app cannot start: RunContainerError"},
+		"init containers first": {inits: []corev1.ContainerStatus{waiting("setup", "ErrImagePull", "")},
+			containers: []corev1.ContainerStatus{waiting("app", "PodInitializing", "")},
+			want:       "container setup cannot start: its image setup:1 cannot be pulled"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{
+				Spec: corev1.PodSpec{InitContainers: []corev1.Container{{Name: "setup", Image: "setup:1"}},
+					Containers: []corev1.Container{{Name: "app", Image: "web:1"}}},
+				Status: corev1.PodStatus{InitContainerStatuses: tc.inits, ContainerStatuses: tc.containers},
+			}
+			assert.Equal(t, tc.want, failingContainer(pod))
+		})
+	}
+}

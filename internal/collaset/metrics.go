@@ -159,10 +159,10 @@ func stateOf(set *appsv1alpha1.CollaSet) state {
 		return stateDeleting
 	case set.Status.Halted != nil:
 		return stateHalted
-	case is(appsv1alpha1.CollaSetStalled):
-		return stateStalled
 	case holds(appsv1alpha1.CollaSetProgressing, appsv1alpha1.ReasonProgressDeadlineExceeded):
 		return stateOverdue
+	case is(appsv1alpha1.CollaSetStalled):
+		return stateStalled
 	case holds(appsv1alpha1.CollaSetProgressing, appsv1alpha1.ReasonPaused):
 		return statePaused
 	case is(appsv1alpha1.CollaSetReady):

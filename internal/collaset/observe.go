@@ -361,6 +361,7 @@ func podOf(pod *corev1.Pod, selector labels.Selector) setplan.Pod {
 		has(appsv1alpha1.ToDeleteLabel)
 	p.Replacing = slices.ContainsFunc(setplan.ReplacementLabels[:], has)
 	p.Awaited = awaited(pod, p.View)
+	p.Fails = failingContainer(pod)
 	for _, c := range pod.Status.Conditions {
 		switch {
 		case c.Status != corev1.ConditionTrue:

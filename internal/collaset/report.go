@@ -163,6 +163,10 @@ func (r reporter) recordTurns(o *observation, status *appsv1alpha1.CollaSetStatu
 		}
 		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, is.Reason, "Update", "%s", note(is.Message))
 	}
+	if b := blockerOf(status, setplan.BlockContainersFail); b != nil &&
+		(blockerOf(before, b.Reason) == nil || before.UpdatedRevision != status.UpdatedRevision) {
+		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, b.Reason, "Update", "%s", note(b.Message))
+	}
 	if before.UpdatedRevision != "" && before.UpdatedRevision != status.UpdatedRevision {
 		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, "RolloutBegun", "Update",
 			"the template is revision %s now; Pods were last all at %s", status.UpdatedRevision, before.CurrentRevision)
@@ -171,6 +175,15 @@ func (r reporter) recordTurns(o *observation, status *appsv1alpha1.CollaSetStatu
 		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, string(appsv1alpha1.ReasonRolloutComplete), "Update",
 			"every Pod is at revision %s", status.CurrentRevision)
 	}
+}
+
+// blockerOf is the blocker with this reason, nil if there is none.
+func blockerOf(status *appsv1alpha1.CollaSetStatus, reason string) *appsv1alpha1.Blocker {
+	i := slices.IndexFunc(status.Blockers, func(b appsv1alpha1.Blocker) bool { return b.Reason == reason })
+	if i < 0 {
+		return nil
+	}
+	return &status.Blockers[i]
 }
 
 func note(text string) string { return fmt.Sprintf("%.*s", maxNote, text) }

@@ -10,12 +10,14 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 )
 
 // TestRetriesAreOneEventAndOneWrite has the API server refuse each attempt in words of its own.
@@ -122,4 +124,39 @@ func TestTheLastEventIsOfTheRolloutThatGoesOn(t *testing.T) {
 
 func lastReason(reasons []string) appsv1alpha1.ConditionReason {
 	return appsv1alpha1.ConditionReason(reasons[len(reasons)-1])
+}
+
+// TestABadImageIsTold: once, in an event of the CollaSet, and for as long as it is so in status.blockers.
+func TestABadImageIsTold(t *testing.T) {
+	w := newWorld(t, false, collaSet(3))
+	w.carryOut()
+	w.change(image("nginx:non-exist"))
+	w.told()
+	for _, reason := range []string{"ErrImagePull", "ImagePullBackOff", "ErrImagePull", "ImagePullBackOff"} {
+		w.see()
+		w.look()
+		for _, pod := range w.pods() {
+			if pod.Spec.Containers[0].Image == "nginx:non-exist" {
+				pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: pod.Spec.Containers[0].Name,
+					State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}}
+				pod.Status.Conditions = nil
+				require.NoError(t, w.store.Status().Update(t.Context(), &pod))
+			}
+		}
+		w.clock.Step(time.Minute)
+	}
+	w.see()
+	w.look()
+	b := blockerOf(&w.set().Status, setplan.BlockContainersFail)
+	require.NotNil(t, b, "%v", w.set().Status.Blockers)
+	assert.Positive(t, b.Count)
+	assert.Regexp(t, "^Pod .*: container .* cannot start: its image nginx:non-exist cannot be pulled$", b.Message)
+	assert.Nil(t, blockerOf(&w.set().Status, "WaitingForContainers"), "one reason for one Pod")
+	told := slices.DeleteFunc(w.told(), func(e string) bool { return !containsWord(e, setplan.BlockContainersFail) })
+	require.Len(t, told, 1)
+	assert.Contains(t, told[0], "Warning ContainersFail Pod ")
+
+	w.change(image("nginx:2"))
+	w.carryOut()
+	assert.Nil(t, blockerOf(&w.set().Status, setplan.BlockContainersFail))
 }

@@ -65,7 +65,7 @@ func (x *index) ofDecoration(d *appsv1alpha1.PodDecoration) []Reason {
 	case stalled != nil && stalled.Status == metav1.ConditionTrue &&
 		stalled.Reason != string(appsv1alpha1.ReasonBlocked):
 		found = append(found, Reason{Code: CodeStalled, Message: said(ready.Reason, ready.Message),
-			Since: timeOf(stalled.LastTransitionTime.Time), Next: "change what the message names"})
+			Since: timeOf(stalled.LastTransitionTime.Time), Next: remedyFor(stalled.Reason)})
 	case d.DeletionTimestamp != nil:
 		found = append(found, Reason{Code: codeTerminating, Message: ready.Message,
 			Since: timeOf(d.DeletionTimestamp.Time)})

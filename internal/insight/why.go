@@ -74,8 +74,8 @@ func (x *index) whyWorkload(ref Ref, events []corev1.Event) (Answer, bool) {
 
 // symptoms are reasons that say no more than that something else is not done.
 var symptoms = []Code{
-	"Waiting", "WaitingForPermission", "WaitingForContainers", "WaitingForDeletion", "WaitingForReplacement",
-	"InFlightLimit", "MaxUnavailable", CodeQueued, CodeHeldByPartition,
+	"Waiting", "WaitingForPermission", "WaitingForContainers", "ContainersFail", "WaitingForDeletion",
+	"WaitingForReplacement", "InFlightLimit", "MaxUnavailable", CodeQueued, CodeHeldByPartition,
 	Code(appsv1alpha1.ReasonUpdating), Code(appsv1alpha1.ReasonScaling), Code(appsv1alpha1.ReasonUnavailable),
 	Code(appsv1alpha1.ReasonBlocked),
 	codeOperatorAtWork, codeLifecycle, codeBlockedByRule, codeWaitingForReady, codeOtherOperation, CodeTargetUnderWay,

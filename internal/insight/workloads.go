@@ -44,7 +44,7 @@ func (x *index) ofSet(set *appsv1alpha1.CollaSet) []Reason {
 	if c := meta.FindStatusCondition(set.Status.Conditions, appsv1alpha1.CollaSetStalled); c != nil &&
 		c.Status == metav1.ConditionTrue && set.Status.Halted == nil {
 		found = append(found, Reason{Code: CodeStalled, Message: said(c.Reason, c.Message),
-			Since: timeOf(c.LastTransitionTime.Time), Next: "change what the message names"})
+			Since: timeOf(c.LastTransitionTime.Time), Next: remedyFor(c.Reason)})
 	}
 	for _, c := range set.Status.Conditions {
 		failed := c.Type == appsv1alpha1.CollaSetUpdate || c.Type == appsv1alpha1.CollaSetScale
@@ -236,4 +236,12 @@ func blocking(set *appsv1alpha1.CollaSet) []Reason {
 		}
 	}
 	return found
+}
+
+// remedyFor is what to do about a condition Stalled with this reason.
+func remedyFor(reason string) string {
+	if reason == string(appsv1alpha1.ReasonProgressDeadlineExceeded) {
+		return "see below what Pods wait for; if the template is to blame, change it or take it back"
+	}
+	return "change what the message names"
 }

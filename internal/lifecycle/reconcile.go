@@ -286,6 +286,6 @@ func (r *reconciler) announce(pod *corev1.Pod, v podops.View) {
 		about = &corev1.ObjectReference{APIVersion: owner.APIVersion, Kind: owner.Kind, Namespace: pod.Namespace,
 			Name: owner.Name, UID: owner.UID}
 	}
-	r.events.Eventf(about, nil, corev1.EventTypeNormal, "ServiceReady", "TakeOffline",
+	r.events.Eventf(about, nil, corev1.EventTypeNormal, "OutOfService", "TakeOffline",
 		"Pods are taken out of service for operation %q of %q", o.Type, o.ID)
 }

@@ -169,13 +169,12 @@ func TestPodDecorationsAreChecked(t *testing.T) {
 			spec: `{metadata: {name: a}, spec: {selector: {}, updateStrategy: {rollingUpdate: {partition: 1, selector: {}}}}}`},
 		"a policy without a deadline": {warns: "means no deadline", spec: `{metadata: {name: a}, spec: {selector: {},
 			progressDeadlineSeconds: 2147483647, updateStrategy: {failurePolicy: Pause}}}`},
-		"another image": {old: sound, spec: strings.Replace(sound, "proxy:1", "proxy:2", 1),
-			warns: "3 Pods will be updated in place"},
+		"another image": {old: sound, spec: strings.Replace(sound, "proxy:1", "proxy:2", 1)},
 		"another container": {old: sound, spec: strings.Replace(sound, "name: proxy, image", "name: other, image", 1),
 			warns: "3 Pods will be re-created, or stay as they are if nothing re-creates them, because of " +
 				"initContainers[proxy] of PodDecoration proxy"},
-		"a partition": {old: sound, warns: "1 Pod will be updated in place",
-			spec: strings.Replace(strings.Replace(sound, "proxy:1", "proxy:2", 1), "template:",
+		"a partition": {old: sound, warns: "1 Pod will be re-created",
+			spec: strings.Replace(strings.Replace(sound, "name: proxy, image", "name: other, image", 1), "template:",
 				"updateStrategy: {rollingUpdate: {partition: 2}}, template:", 1)},
 		"what changes no Pod": {old: sound, spec: strings.Replace(sound, "template:", "historyLimit: 2, template:", 1)},
 	} {

@@ -41,7 +41,7 @@ func (f *flags) forecaster(serverCan func(context.Context) (revision.Capabilitie
 	return &forecaster{serverCan: revision.OnlyImages(renews, f.restart.With(serverCan)), renews: renews}
 }
 
-// validateCollaSet is validateCollaSet, with the forecast as a warning.
+// validateCollaSet is validateCollaSet, with the forecast as a warning if Pods are not updated in place.
 func (f *forecaster) validateCollaSet(ctx context.Context, request admission.Request) admission.Response {
 	response := validateCollaSet(ctx, request)
 	if response.Allowed && concerns(request, "collasets", admissionv1.Update) {
@@ -95,7 +95,7 @@ func parse(spec map[string]any) *revision.Data {
 	return data
 }
 
-// announce says what the policy makes of the change. Recreate and Replace do what their names say.
+// announce tells where the policy has Pods re-created, or left as they are. Recreate and Replace do what their names say.
 func (f *forecaster) announce(set *appsv1alpha1.CollaSet, change revision.Change) []string {
 	strategy := &set.Spec.UpdateStrategy
 	pods, some := affected(set)
@@ -106,7 +106,7 @@ func (f *forecaster) announce(set *appsv1alpha1.CollaSet, change revision.Change
 	forcing := f.forcingFields(set, change)
 	switch {
 	case len(forcing) == 0:
-		return []string{pods + " will be updated in place"}
+		return nil // the normal case: kubectl apply --warnings-as-errors passes
 	case strategy.PodUpdatePolicy == appsv1alpha1.PodUpdateInPlaceOnly && !f.renews:
 		return []string{listed(pods+" will not be updated (InPlaceOnly) because of ", forcing)}
 	default:

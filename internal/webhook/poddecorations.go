@@ -164,10 +164,8 @@ func (f *forecaster) forecastDecoration(
 	}
 	pods, some := affectedBy(d)
 	switch {
-	case !some:
+	case !some, change.InPlace():
 		return nil
-	case change.InPlace():
-		return []string{pods + " will be updated in place"}
 	}
 	return []string{listed(pods+" will be re-created, or stay as they are if nothing re-creates them, because of ",
 		change.Forcing)}

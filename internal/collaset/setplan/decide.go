@@ -113,6 +113,9 @@ func goalOf(replicas int, pods *members, notes *notes, isMoving, isReplacing boo
 		if lack > lacking {
 			lacking, awaited = lack, ""
 		}
+		if it.Fails != "" {
+			notes.block(it, BlockContainersFail, it.Fails)
+		}
 		if lack == lacking && it.Awaited != "" && (awaited == "" || it.Awaited < awaited) {
 			awaited = it.Awaited
 		}

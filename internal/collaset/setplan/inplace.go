@@ -13,9 +13,11 @@ import (
 // The reasons for which a change in place waits, beside those that the Pod gives.
 const (
 	waitingForContainers = "WaitingForContainers"
-	resizeInfeasible     = "ResizeInfeasible"
-	restartInfeasible    = "RestartInfeasible"
-	recordUnreadable     = "RecordUnreadable"
+	// BlockContainersFail is the reason of Pods that do not serve because a container cannot run.
+	BlockContainersFail = "ContainersFail"
+	resizeInfeasible    = "ResizeInfeasible"
+	restartInfeasible   = "RestartInfeasible"
+	recordUnreadable    = "RecordUnreadable"
 )
 
 // finishPatience is for how long lifecycle-controller may leave unfinished what it is to finish. One that is older
@@ -66,6 +68,8 @@ func (u *updating) carried(it *item, allowed bool) {
 	case it.Wait == recordUnreadable:
 		u.notes.refused = true
 		u.notes.block(it, recordUnreadable, it.Missing)
+	case it.Fails != "" && (it.Wait == "" || it.Wait == waitingForContainers):
+		// It is told why with all that do not serve.
 	case it.Wait != "":
 		u.notes.block(it, it.Wait, it.Missing)
 	default:

@@ -68,9 +68,11 @@ func TestAProgressDeadlineIsReported(t *testing.T) {
 	progressing := s.condition(appsv1alpha1.CollaSetProgressing)
 	assert.Equal(t, metav1.ConditionFalse, progressing.Status)
 	assert.Equal(t, "ProgressDeadlineExceeded", progressing.Reason)
-	assert.Contains(t, progressing.Message, "spec.progressDeadlineSeconds (30)")
-	assert.False(t, meta.IsStatusConditionTrue(s.status.Conditions, appsv1alpha1.CollaSetStalled), "it goes on trying")
-	assert.True(t, meta.IsStatusConditionTrue(s.status.Conditions, appsv1alpha1.CollaSetReconciling))
+	assert.Contains(t, progressing.Message, "it goes on where it can")
+	stalled := s.condition(appsv1alpha1.CollaSetStalled)
+	assert.Equal(t, metav1.ConditionTrue, stalled.Status, "kstatus has it Failed, as a Deployment")
+	assert.Contains(t, stalled.Message, "spec.progressDeadlineSeconds (30)")
+	assert.False(t, meta.IsStatusConditionTrue(s.status.Conditions, appsv1alpha1.CollaSetReconciling))
 	assert.Nil(t, s.status.Halted)
 	assert.Equal(t, last, s.status.LastProgressTime)
 	assert.Zero(t, setplan.DeadlineIn(&s.Snapshot, setplan.Goal{}, &s.status), "nothing is to be looked at any more")
@@ -78,6 +80,7 @@ func TestAProgressDeadlineIsReported(t *testing.T) {
 	delete(s.broken, "r2")
 	s.rest()
 	assert.Equal(t, "RolloutComplete", s.progressing(), "what gets better again is progress again")
+	assert.False(t, meta.IsStatusConditionTrue(s.status.Conditions, appsv1alpha1.CollaSetStalled))
 }
 
 func TestTheProgressClock(t *testing.T) {

@@ -208,6 +208,8 @@ type Pod struct {
 	Again time.Duration
 	// Ended says for people how a terminal Pod ended, "" for others.
 	Ended string
+	// Fails says for people which container cannot run, and why; "" if none is known to.
+	Fails string
 	// Domains are the topology domains over which the template spreads its Pods, in the order of its constraints; "" is a
 	// domain that is not known. Nil if nothing is to be removed. All Pods of a Snapshot have the same number.
 	Domains []string

@@ -186,8 +186,14 @@ func (w conditionWriter) progress(p *Plan, o Outcome, r rollout) {
 		stalled = []string{string(because)}
 	}
 	paused := w.s.Paused && (!g.ScaleReached || !g.UpdateReached || g.Replacing)
-	ready := g.Reached() && len(stalled) == 0 && !w.s.Deleting
 	message, reason := w.doing(p, o)
+	if r.exceeded && len(stalled) == 0 { // a user has to look, as after the deadline of a Deployment
+		because = appsv1alpha1.ReasonProgressDeadlineExceeded
+		why = fmt.Sprintf("nothing got better within spec.progressDeadlineSeconds (%d): %s; status.blockers says what "+
+			"Pods wait for", int(w.s.Failure.Deadline.Seconds()), message)
+		stalled = []string{string(because)}
+	}
+	ready := g.Reached() && len(stalled) == 0 && !w.s.Deleting
 
 	w.set(appsv1alpha1.CollaSetStalled, len(stalled) > 0, because, why)
 	switch {
@@ -209,17 +215,11 @@ func (w conditionWriter) progress(p *Plan, o Outcome, r rollout) {
 	}
 	switch {
 	case len(stalled) > 0:
-		w.set(appsv1alpha1.CollaSetProgressing, false, because,
-			"nothing goes on until what the condition Stalled names is changed")
+		w.set(appsv1alpha1.CollaSetProgressing, false, because, stands(because))
 	case paused:
 		w.set(appsv1alpha1.CollaSetProgressing, false, appsv1alpha1.ReasonPaused, message)
 	case r.complete:
 		w.set(appsv1alpha1.CollaSetProgressing, true, appsv1alpha1.ReasonRolloutComplete, "")
-	case r.exceeded:
-		w.set(appsv1alpha1.CollaSetProgressing, false, appsv1alpha1.ReasonProgressDeadlineExceeded,
-			fmt.Sprintf(
-				"nothing got better within spec.progressDeadlineSeconds (%d): %s; status.blockers says what Pods wait for",
-				int(w.s.Failure.Deadline.Seconds()), message))
 	default:
 		w.set(appsv1alpha1.CollaSetProgressing, true, reason, message)
 	}
@@ -282,6 +282,14 @@ func (w conditionWriter) doing(p *Plan, o Outcome) (string, appsv1alpha1.Conditi
 // trying is the word of a failure of which the condition named tells in full.
 func trying(condition string) string {
 	return "the last attempt failed, as the condition " + condition + " tells, and is repeated"
+}
+
+// stands is a short word of the condition Progressing for what Stalled tells in full.
+func stands(because appsv1alpha1.ConditionReason) string {
+	if because == appsv1alpha1.ReasonProgressDeadlineExceeded {
+		return "there was no progress in time, as the condition Stalled explains; it goes on where it can"
+	}
+	return "nothing goes on until what the condition Stalled names is changed"
 }
 
 // notReady is a short word of the condition Ready for what Progressing tells in full.

@@ -185,8 +185,7 @@ func (d *decision) conditions(of *deciding, p progress) {
 	case p.waiting == 0 && s.CurrentRevision == s.UpdatedRevision:
 		ready, reconciling, reason = true, false, appsv1alpha1.ReasonRolloutComplete
 	case p.exceeded:
-		reason, progressing = appsv1alpha1.ReasonProgressDeadlineExceeded, false
-		message += "; no progress within spec.progressDeadlineSeconds"
+		stop(appsv1alpha1.ReasonProgressDeadlineExceeded, message+"; no progress within spec.progressDeadlineSeconds")
 	case of.Spec.UpdateStrategy.Paused:
 		reconciling, reason, progressing = false, appsv1alpha1.ReasonPaused, false
 	case p.waiting == 0:

@@ -107,7 +107,7 @@ var rolloutStories = map[string]func(env){
 		e.progressing(set, metav1.ConditionFalse, appsv1alpha1.ReasonProgressDeadlineExceeded)
 		assert.Nil(e, set.Status.Halted)
 		assert.NotNil(e, set.Status.LastProgressTime)
-		assert.Equal(e, metav1.ConditionFalse, e.condition(set, appsv1alpha1.CollaSetStalled).Status)
+		assert.Equal(e, metav1.ConditionTrue, e.condition(set, appsv1alpha1.CollaSetStalled).Status)
 		e.quiet()
 		e.saysOnce(set, "ProgressDeadlineExceeded")
 		e.change(set, func(s *appsv1alpha1.CollaSetSpec) { image("nginx:3")(s); deadline(distant)(s) })
