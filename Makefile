@@ -211,7 +211,7 @@ bench-goals: ## Print the table of goals from what make bench measured before
 plots: ## Keep what make bench measured in docs/performance/results; draw it, and put the table of goals into docs/performance/goals.md
 	mkdir -p docs/performance/results
 	cp '$(abspath $(or $(KUPERATOR_ARTIFACTS),bin/artifacts))'/bench/*.json docs/performance/results/
-	go run -C hack/tools/plots . -from ../../../docs/performance/results -to ../../../docs/performance -page ../../../docs/performance.md
+	go run -C hack/tools/plots . -from ../../../docs/performance/results -to ../../../docs/performance -page ../../../docs/performance/measurements.md
 	go run ./hack/bench --table --from docs/performance/results --docs docs/performance/goals.md >/dev/null
 
 .PHONY: lint
