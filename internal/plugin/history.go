@@ -190,8 +190,7 @@ func writeRevision(w io.Writer, one oneRevision) {
 }
 
 func (s *session) history(ctx context.Context, set *appsv1alpha1.CollaSet) (history, error) {
-	h := history{CollaSet: refOfSet(set),
-		Revisions: []historyEntry{}}
+	h := history{CollaSet: refOfSet(set), Revisions: []historyEntry{}}
 	list, contents, err := s.revisions(ctx, set)
 	if err != nil {
 		return h, err
@@ -325,8 +324,7 @@ func (s *session) goBack(
 	ctx context.Context, set *appsv1alpha1.CollaSet, wanted *appsv1.ControllerRevision,
 	contents map[string]*revision.Data, dry dryRun,
 ) (change, error) {
-	c := change{Object: refOfSet(set),
-		Action: fmt.Sprintf("at revision %d (%s)", wanted.Revision, wanted.Name)}
+	c := change{Object: refOfSet(set), Action: fmt.Sprintf("at revision %d (%s)", wanted.Revision, wanted.Name)}
 	observed := set.Status.ObservedGeneration == set.Generation
 	if wanted.Name == set.Status.UpdatedRevision && observed {
 		return c, nil
