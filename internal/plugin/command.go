@@ -115,9 +115,9 @@ const (
 func (p *plugin) commands() []*cobra.Command {
 	return []*cobra.Command{
 		p.statusCommand(), p.whyCommand(), p.dashboardCommand(), p.planCommand(), p.diffCommand(), p.historyCommand(),
-		p.drainCheckCommand(), p.doctorCommand(),
-		p.undoCommand(), p.pauseCommand(), p.resumeCommand(), p.restartCommand(), p.replaceCommand(), p.freezeCommand(),
-		p.unfreezeCommand(),
+		p.drainCheckCommand(), p.doctorCommand(), p.versionCommand(),
+		p.setCommand(), p.promoteCommand(), p.abortCommand(), p.undoCommand(), p.pauseCommand(), p.resumeCommand(),
+		p.restartCommand(), p.replaceCommand(), p.freezeCommand(), p.unfreezeCommand(),
 	}
 }
 

@@ -176,7 +176,7 @@ func (s *session) checkDeployments(ctx context.Context, d *insight.Diagnosis) {
 	const check = "Deployments"
 	images := map[string][]string{}
 	found := 0
-	err := each(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=kuperator"},
+	err := each(ctx, metav1.ListOptions{LabelSelector: partOfSuite},
 		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return s.kube.AppsV1().Deployments(s.system).List(ctx, o)
 		}, func(deployment *appsv1.Deployment) {
@@ -321,8 +321,9 @@ var permissions = []struct {
 	{"list", appsv1alpha1.SchemeGroupVersion.Group, "podtransitionrules", "status, why", false},
 	{"list", appsv1alpha1.SchemeGroupVersion.Group, "operationjobs", "status, why", false},
 	{"list", appsv1alpha1.SchemeGroupVersion.Group, "poddecorations", "status, why, plan", false},
-	{"list", "apps", "controllerrevisions", "history, undo, plan", false},
-	{"patch", appsv1alpha1.SchemeGroupVersion.Group, "collasets", "pause, resume, restart, undo, plan -f", false},
+	{"list", "apps", "controllerrevisions", "history, undo, abort, plan", false},
+	{"patch", appsv1alpha1.SchemeGroupVersion.Group, "collasets", "pause, resume, restart, undo, abort, promote, set image, plan -f",
+		false},
 	{"patch", appsv1alpha1.SchemeGroupVersion.Group, "poddecorations", "plan -f", false},
 	{"create", appsv1alpha1.SchemeGroupVersion.Group, "operationjobs", "replace, restart --in-place", false},
 	{"patch", "", "pods", "replace --cancel", false},

@@ -114,17 +114,27 @@ func (s *session) capabilities(ctx context.Context) (revision.Capabilities, erro
 }
 
 func (p *plugin) historyCommand() *cobra.Command {
-	return &cobra.Command{
+	var number int64
+	cmd := &cobra.Command{
 		Use: "history collaset/NAME", GroupID: groupLook, Short: "Show a CollaSet's revisions, and the Pods at each",
 		Long: "Show a CollaSet's revisions, the oldest first, the Pods at each, " +
-			"and whether a Pod is updated in place from one to the next.",
-		Example: "  kubectl kuperator history collaset/web",
-		Args:    cobra.RangeArgs(1, 2), ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
+			"and whether a Pod is updated in place from one to the next. With --revision, show the template of one of them.",
+		Example: `  kubectl kuperator history collaset/web
+  # The whole template of one revision
+  kubectl kuperator history collaset/web --revision=2 -o yaml`,
+		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			s, set, err := p.setFor(ctx, args, dryRunNone)
 			if err != nil {
 				return err
+			}
+			if number != 0 {
+				one, err := s.revision(ctx, set, number)
+				if err != nil {
+					return err
+				}
+				return p.print(one, func(w io.Writer) { writeRevision(w, one) })
 			}
 			h, err := s.history(ctx, set)
 			if err != nil {
@@ -134,11 +144,53 @@ func (p *plugin) historyCommand() *cobra.Command {
 			return p.print(h, func(w io.Writer) { writeHistory(w, h, now) })
 		},
 	}
+	cmd.Flags().Int64Var(&number, "revision", 0, "Number of a revision, to show its template. 0: all revisions.")
+	return cmd
+}
+
+// oneRevision is a revision with its templates.
+type oneRevision struct {
+	CollaSet insight.Ref `json:"collaSet"`
+	Revision int64       `json:"revision"`
+	Name     string      `json:"name"`
+	Created  time.Time   `json:"created"`
+	// Images are those of its containers, as <container>=<image>.
+	Images               []string         `json:"images"`
+	Template             map[string]any   `json:"template"`
+	VolumeClaimTemplates []map[string]any `json:"volumeClaimTemplates,omitempty"`
+}
+
+// revision is the one of that number.
+func (s *session) revision(ctx context.Context, set *appsv1alpha1.CollaSet, number int64) (oneRevision, error) {
+	one := oneRevision{CollaSet: refOfSet(set)}
+	list, contents, err := s.revisions(ctx, set)
+	if err != nil {
+		return one, err
+	}
+	found, err := undoTarget(set, list, contents, number)
+	if err != nil {
+		return one, err
+	}
+	data := contents[found.Name]
+	if data == nil {
+		return one, fmt.Errorf("revision %d (%s) cannot be read: see kubectl -n %s get controllerrevision %s -o yaml",
+			number, found.Name, set.Namespace, found.Name)
+	}
+	one.Revision, one.Name, one.Created = found.Revision, found.Name, found.CreationTimestamp.UTC()
+	one.Images, one.Template, one.VolumeClaimTemplates = imagesOf(data), data.Template(), claimsOf(data)
+	return one, nil
+}
+
+func writeRevision(w io.Writer, one oneRevision) {
+	fmt.Fprintf(w, "%s revision %d (%s)\n", shown(one.CollaSet), one.Revision, one.Name)
+	for _, image := range one.Images {
+		fmt.Fprintf(w, "  %s\n", image)
+	}
+	fmt.Fprintln(w, "-o yaml has the whole template")
 }
 
 func (s *session) history(ctx context.Context, set *appsv1alpha1.CollaSet) (history, error) {
-	h := history{CollaSet: insight.Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: set.Namespace, Name: set.Name},
-		Revisions: []historyEntry{}}
+	h := history{CollaSet: refOfSet(set), Revisions: []historyEntry{}}
 	list, contents, err := s.revisions(ctx, set)
 	if err != nil {
 		return h, err
@@ -249,7 +301,7 @@ Pods with an operation under way return to that revision within the operation. C
 }
 
 func (s *session) undo(ctx context.Context, set *appsv1alpha1.CollaSet, to int64, dry dryRun) (change, error) {
-	c := change{Object: insight.Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: set.Namespace, Name: set.Name}}
+	c := change{Object: refOfSet(set)}
 	if to == 0 {
 		var err error
 		if set, err = s.whenSeen(ctx, set); err != nil {
@@ -264,7 +316,15 @@ func (s *session) undo(ctx context.Context, set *appsv1alpha1.CollaSet, to int64
 	if err != nil {
 		return c, err
 	}
-	c.Action = fmt.Sprintf("at revision %d (%s)", wanted.Revision, wanted.Name)
+	return s.goBack(ctx, set, wanted, contents, dry)
+}
+
+// goBack puts the templates of a revision back.
+func (s *session) goBack(
+	ctx context.Context, set *appsv1alpha1.CollaSet, wanted *appsv1.ControllerRevision,
+	contents map[string]*revision.Data, dry dryRun,
+) (change, error) {
+	c := change{Object: refOfSet(set), Action: fmt.Sprintf("at revision %d (%s)", wanted.Revision, wanted.Name)}
 	observed := set.Status.ObservedGeneration == set.Generation
 	if wanted.Name == set.Status.UpdatedRevision && observed {
 		return c, nil
@@ -279,16 +339,24 @@ func (s *session) undo(ctx context.Context, set *appsv1alpha1.CollaSet, to int64
 			wanted.Name, appsv1alpha1.ConfigurationAnnotation)
 	}
 	c.Changed, c.Action = true, "goes back to "+strings.TrimPrefix(c.Action, "at ")
-	c.Details = append([]string{strings.Join(imagesOf(data), ", ")}, chosen(set)...)
-	if set.Spec.Paused {
-		c.Details = append(c.Details, "it is paused, and begins when it is resumed")
+	c.Details = []string{strings.Join(imagesOf(data), ", ")}
+	if wanted.Name != set.Status.CurrentRevision || insight.Partition(set) == nil {
+		c.Details = append(c.Details, chosen(set)...) // a partition does not hold Pods back from the current revision
 	}
+	c.Details = append(c.Details, pausedText(set)...)
+	return c, s.patchAsRead(ctx, set, undoPatch(set, data), dry)
+}
+
+// patchAsRead writes a JSON patch that tests for the spec that was read.
+func (s *session) patchAsRead(
+	ctx context.Context, set *appsv1alpha1.CollaSet, patch []patchOperation, dry dryRun,
+) error {
 	if dry == dryRunClient {
-		return c, nil
+		return nil
 	}
-	body, err := json.Marshal(undoPatch(set, data))
+	body, err := json.Marshal(patch)
 	if err != nil {
-		return c, err
+		return err
 	}
 	sets := s.suite.AppsV1alpha1().CollaSets(set.Namespace)
 	_, err = sets.Patch(ctx, set.Name, types.JSONPatchType, body, dry.options())
@@ -296,10 +364,50 @@ func (s *session) undo(ctx context.Context, set *appsv1alpha1.CollaSet, to int64
 		if now, readErr := sets.Get(ctx, set.Name, metav1.GetOptions{}); readErr == nil &&
 			(now.UID != set.UID || now.Generation != set.Generation) {
 			err = fmt.Errorf(
-				"another client has changed collaset/%s meanwhile, and nothing was undone: see what is there now (kubectl kuperator history collaset/%s) and try again",
+				"another client has changed collaset/%s meanwhile, and nothing was written: see what is there now (kubectl kuperator history collaset/%s) and try again",
 				set.Name, set.Name)
 		}
 	}
+	return err
+}
+
+func (p *plugin) abortCommand() *cobra.Command {
+	return p.onSet("abort", "Stop a rollout, and go back to the revision before",
+		`Stop the rollout of a CollaSet that is under way: its Pods go back to the revision that they came from.
+
+The templates of that revision are restored, as undo does it. Pods with an operation under way return to it within the
+operation. Change your manifests as well.`,
+		func(ctx context.Context, s *session, set *appsv1alpha1.CollaSet, dry dryRun) (change, error) {
+			return s.abort(ctx, set, dry)
+		})
+}
+
+func (s *session) abort(ctx context.Context, set *appsv1alpha1.CollaSet, dry dryRun) (change, error) {
+	set, err := s.whenSeen(ctx, set)
+	if err != nil {
+		return change{}, err
+	}
+	from, back := set.Status.UpdatedRevision, set.Status.CurrentRevision
+	switch {
+	case set.Status.ObservedGeneration != set.Generation:
+		return change{}, fmt.Errorf(
+			"collaset-controller has not seen the last change of collaset/%s, so it is not known what is under way: try again in a moment, or choose a revision with undo --to-revision",
+			set.Name)
+	case back == "" || back == from:
+		return change{Action: "aborted", idle: "has no rollout under way"}, nil
+	}
+	list, contents, err := s.revisions(ctx, set)
+	if err != nil {
+		return change{}, err
+	}
+	at := slices.IndexFunc(list, func(r appsv1.ControllerRevision) bool { return r.Name == back })
+	if at < 0 {
+		return change{}, fmt.Errorf(
+			"revision %s, which the Pods of collaset/%s came from, does not exist any more: choose another with undo --to-revision",
+			back, set.Name)
+	}
+	c, err := s.goBack(ctx, set, &list[at], contents, dry)
+	c.Action = "stops its rollout to " + from + ", and " + c.Action
 	return c, err
 }
 
@@ -363,20 +471,29 @@ type patchOperation struct {
 	Value any    `json:"value,omitempty"`
 }
 
-// undoPatch replaces the templates as a whole, so it depends on the very spec that was read: on its generation, because
-// the status of a CollaSet that is being rolled out changes all the time.
-func undoPatch(set *appsv1alpha1.CollaSet, data *revision.Data) []patchOperation {
-	template := data.Template()
-	unstructured.RemoveNestedField(template, "metadata", "annotations", appsv1alpha1.ConfigurationAnnotation)
-	patch := []patchOperation{
+// asRead are the tests of a patch that depends on the very spec that was read: on its generation, because the status of
+// a CollaSet that is being rolled out changes all the time.
+func asRead(set *appsv1alpha1.CollaSet) []patchOperation {
+	return []patchOperation{
 		{"test", "/metadata/uid", set.UID},
 		{"test", "/metadata/generation", set.Generation},
-		{"replace", "/spec/template", template},
 	}
+}
+
+func claimsOf(data *revision.Data) []map[string]any {
 	var claims []map[string]any
 	for _, t := range data.ClaimTemplates() {
 		claims = append(claims, t.Object())
 	}
+	return claims
+}
+
+// undoPatch replaces the templates as a whole, so it depends on the spec that was read.
+func undoPatch(set *appsv1alpha1.CollaSet, data *revision.Data) []patchOperation {
+	template := data.Template()
+	unstructured.RemoveNestedField(template, "metadata", "annotations", appsv1alpha1.ConfigurationAnnotation)
+	patch := append(asRead(set), patchOperation{"replace", "/spec/template", template})
+	claims := claimsOf(data)
 	switch {
 	case len(claims) > 0:
 		patch = append(patch, patchOperation{"add", "/spec/volumeClaimTemplates", claims})

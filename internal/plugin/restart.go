@@ -86,8 +86,7 @@ func (p *plugin) restart(ctx context.Context, args []string, dry dryRun) error {
 			set.Name, set.Namespace, set.Name)
 	}
 	inPlace := "kubectl kuperator -n " + set.Namespace + " restart collaset/" + set.Name + " --in-place"
-	c := change{Object: insight.Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: set.Namespace, Name: set.Name},
-		Action: "restarts", Changed: true}
+	c := change{Object: refOfSet(set), Action: "restarts", Changed: true}
 	become := "re-created"
 	switch set.Spec.UpdateStrategy.PodUpdatePolicy {
 	case appsv1alpha1.PodUpdateInPlaceOnly:

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -16,10 +17,11 @@ import (
 
 // statusOptions are the flags of status.
 type statusOptions struct {
-	allNamespaces, watch bool
-	pods                 string
-	limit                int
-	only                 *insight.Ref
+	allNamespaces, watch, wait bool
+	timeout                    time.Duration
+	pods                       string
+	limit                      int
+	only                       *insight.Ref
 }
 
 const (
@@ -39,11 +41,16 @@ func (p *plugin) statusCommand() *cobra.Command {
 All workloads with Pods under the lifecycle (label kusionstack.io/control=true) are shown, CollaSets and others. Below
 each are its Pods that are not in service or have an operation, with the operation, its phase, its start, and what it
 waits for. OperationJobs are shown that run or have ended within ten minutes, and PodDecorations that wait for
-something.`,
+something.
+
+With --wait the command ends when the rollout of a CollaSet is done. The exit code is 0 if it is, 1 if the rollout has
+failed, the CollaSet is paused or the timeout is over, and 130 if the command is stopped before.`,
 		Example: `  # What is under way in this namespace
   kubectl kuperator status
   # One workload, live
   kubectl kuperator status collaset/web --watch
+  # Wait until a rollout is done
+  kubectl kuperator status collaset/web --wait --timeout=5m
   # A job, live
   kubectl kuperator status operationjob/restart-web-x7k2p --watch
   # A PodDecoration
@@ -57,12 +64,24 @@ something.`,
 			if err := o.read(args); err != nil {
 				return err
 			}
-			return p.status(cmd.Context(), o)
+			if !o.wait {
+				return p.status(cmd.Context(), o)
+			}
+			if err := p.checkOutput(); err != nil {
+				return err
+			}
+			s, err := p.connect()
+			if err != nil {
+				return err
+			}
+			return p.waitForRollout(cmd.Context(), s, o.only.Name, o.timeout)
 		},
 	}
 	cmd.Flags().BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "Show all namespaces.")
 	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false,
 		"Print the output again on each change. With -o json each output is one document.")
+	cmd.Flags().BoolVar(&o.wait, "wait", false, "Wait until the rollout of a CollaSet is done or has failed.")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "Maximum time to wait with --wait, such as 5m. 0: no limit.")
 	cmd.Flags().StringVar(&o.pods, "pods", podsMoving,
 		"Pods to show: moving (not in service, or with an operation), all, or none.")
 	cmd.Flags().IntVar(&o.limit, "limit", 20, "Maximum number of Pods per workload in text output. 0: all.")
@@ -75,7 +94,16 @@ func (o *statusOptions) read(args []string) error {
 	if !slices.Contains([]string{podsMoving, podsAll, podsNone}, o.pods) {
 		return fmt.Errorf("--pods is %q: use %s, %s or %s", o.pods, podsMoving, podsAll, podsNone)
 	}
-	if len(args) == 0 {
+	switch {
+	case o.timeout != 0 && !o.wait:
+		return errors.New("--timeout is for --wait: add that")
+	case o.timeout < 0:
+		return fmt.Errorf("--timeout is %s: use a time such as 5m, or 0 for no limit", o.timeout)
+	case o.wait && o.watch:
+		return errors.New("--wait and --watch are two commands: leave one out")
+	case o.wait && len(args) == 0:
+		return errors.New("--wait is for one CollaSet: give it as collaset/NAME")
+	case len(args) == 0:
 		return nil
 	}
 	if o.allNamespaces {
@@ -84,6 +112,9 @@ func (o *statusOptions) read(args []string) error {
 	ref, err := target(args, appsv1alpha1.CollaSetKind, appsv1alpha1.CollaSetKind, appsv1alpha1.OperationJobKind,
 		appsv1alpha1.PodDecorationKind, "Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job", "Pod")
 	o.only = &ref
+	if err == nil && o.wait && ref.Kind != appsv1alpha1.CollaSetKind {
+		return fmt.Errorf("--wait is for a CollaSet, and %s is none: use --watch", shown(ref))
+	}
 	return err
 }
 

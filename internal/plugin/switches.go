@@ -32,7 +32,7 @@ func (p *plugin) onSet(
 			if err != nil {
 				return err
 			}
-			done.Object = insight.Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: set.Namespace, Name: set.Name}
+			done.Object = refOfSet(set)
 			return p.report(done, dry)
 		},
 	}
@@ -61,6 +61,10 @@ func (p *plugin) setFor(ctx context.Context, args []string, dry dryRun) (*sessio
 		return nil, nil, fmt.Errorf("reading collaset/%s in namespace %s: %w", ref.Name, s.namespace, err)
 	}
 	return s, set, nil
+}
+
+func refOfSet(set *appsv1alpha1.CollaSet) insight.Ref {
+	return insight.Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: set.Namespace, Name: set.Name}
 }
 
 // patchSet writes a merge patch, with the UID as a precondition.

@@ -28,6 +28,8 @@ type change struct {
 	DryRun string `json:"dryRun,omitempty"`
 	// Details say more, a line each.
 	Details []string `json:"details,omitempty"`
+	// idle is why there was nothing to do. Empty means that it is as Action says already.
+	idle string
 }
 
 // dryRun is the flag --dry-run.
@@ -66,6 +68,8 @@ func (p *plugin) report(c change, d dryRun) error {
 	return p.print(c, func(w io.Writer) {
 		text := shown(c.Object) + " " + c.Action
 		switch {
+		case !c.Changed && c.idle != "":
+			text = shown(c.Object) + " " + c.idle + ": nothing to do"
 		case !c.Changed:
 			text = shown(c.Object) + " is " + c.Action + " already: nothing to do"
 		case c.DryRun != "":

@@ -1,0 +1,167 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/insight"
+)
+
+const (
+	// lookEvery is the interval at which a CollaSet is read whose rollout is waited for.
+	lookEvery = time.Second
+	// lookFor is how many times in a row it may be impossible to read it.
+	lookFor = 30
+)
+
+// waitForRollout prints how far the rollout of a CollaSet is, a line for each change, until it is done. It is an error
+// if the rollout fails or is paused, or is not done within the timeout; 0 means none.
+func (p *plugin) waitForRollout(ctx context.Context, s *session, name string, timeout time.Duration) error {
+	waiting, stop := ctx, context.CancelFunc(func() {})
+	if timeout > 0 {
+		waiting, stop = context.WithTimeout(ctx, timeout)
+	}
+	defer stop()
+	out := p.Out
+	if p.output != "" { // which is how it ends
+		out = io.Discard
+	}
+	ref := insight.Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: s.namespace, Name: name}
+	rollout, printed := insight.Rollout{CollaSet: ref, State: insight.RolloutWaits, Message: "it has not been read"}, ""
+	failures := 0
+	for {
+		set, err := s.suite.AppsV1alpha1().CollaSets(s.namespace).Get(waiting, name, metav1.GetOptions{})
+		switch {
+		case err == nil:
+			failures, rollout = 0, insight.RolloutOf(set)
+		case waiting.Err() == nil:
+			if failures++; failures > lookFor || printed == "" || isFinal(err) {
+				return fmt.Errorf("reading collaset/%s in namespace %s: %w", name, s.namespace, err)
+			}
+		}
+		if rollout.State != insight.RolloutWaits {
+			return p.reportRollout(rollout)
+		}
+		if err == nil && rollout.Message != printed {
+			printed = rollout.Message
+			fmt.Fprintf(out, "Waiting for rollout to finish: %s...\n", printed)
+		}
+		select {
+		case <-waiting.Done():
+			return p.rolloutNotDone(ctx, rollout, timeout)
+		case <-s.clock.After(lookEvery):
+		}
+	}
+}
+
+// isFinal reports whether an error of reading stays as it is however often it is tried.
+func isFinal(err error) bool {
+	return apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
+}
+
+// reportRollout prints how a rollout has ended. It is an error unless it is done.
+func (p *plugin) reportRollout(r insight.Rollout) error {
+	err := p.print(r, func(w io.Writer) {
+		if r.State == insight.RolloutDone {
+			text := fmt.Sprintf("collaset %q successfully rolled out", r.CollaSet.Name)
+			if r.Message != "" {
+				text += ": " + r.Message
+			}
+			fmt.Fprintln(w, text)
+		}
+	})
+	switch {
+	case err != nil || r.State == insight.RolloutDone:
+		return err
+	case r.State == insight.RolloutPaused:
+		return fmt.Errorf("%s is paused: %s", shown(r.CollaSet), r.Message)
+	}
+	return fmt.Errorf("the rollout of %s has failed: %s", shown(r.CollaSet), r.Message)
+}
+
+// rolloutNotDone is the error that a rollout is not waited for any longer.
+func (p *plugin) rolloutNotDone(ctx context.Context, r insight.Rollout, timeout time.Duration) error {
+	if ctx.Err() != nil {
+		fmt.Fprintf(p.ErrOut, "the rollout of %s goes on\n", shown(r.CollaSet))
+		return errInterrupted
+	}
+	if err := p.print(r, func(io.Writer) {}); err != nil {
+		return err
+	}
+	text := fmt.Sprintf("the rollout of %s is not done after %s: %s", shown(r.CollaSet), timeout, r.Message)
+	if r.Blocker != "" {
+		text += "; " + r.Blocker
+	}
+	return errors.New(text)
+}
+
+func (p *plugin) promoteCommand() *cobra.Command {
+	var partition string
+	cmd := p.onSet("promote", "Update more Pods of a CollaSet, by a lower partition",
+		`Update more Pods of a CollaSet, by a lower partition: all of them, or all but as many as --partition says.
+
+Rules, maxUnavailable and a pause apply as before. To hold back more Pods, change the partition in the manifest.`,
+		func(ctx context.Context, s *session, set *appsv1alpha1.CollaSet, dry dryRun) (change, error) {
+			to, err := parsePartition(partition)
+			if err != nil {
+				return change{}, err
+			}
+			promotion, err := insight.Promote(set, to)
+			if err != nil {
+				return change{}, err
+			}
+			c := change{Action: "promoted", Changed: promotion.Changed, Details: promotion.Details}
+			if !c.Changed {
+				c.idle = "has that partition already"
+				return c, nil
+			}
+			c.Details = append(c.Details, pausedText(set)...)
+			var value any // nothing removes the field
+			if to != nil {
+				value = to
+			}
+			return c, s.patchSet(ctx, set, map[string]any{"updateStrategy": map[string]any{"rollingUpdate": map[string]any{
+				"byPartition": map[string]any{"partition": value}}}}, dry)
+		})
+	cmd.Example = `  # Update all Pods
+  kubectl kuperator promote collaset/web
+  # Update all but three, or all but a third
+  kubectl kuperator promote collaset/web --partition=3
+  kubectl kuperator promote collaset/web --partition=33% --dry-run=server`
+	cmd.Flags().StringVar(&partition, "partition", "all",
+		"How many Pods stay as they are: a number, or a percentage of the replicas, rounded up. all, as 0: all are updated.")
+	return cmd
+}
+
+// parsePartition reads --partition; nil for no Pod.
+func parsePartition(text string) (*intstr.IntOrString, error) {
+	digits, isPercentage := strings.CutSuffix(text, "%")
+	n, err := strconv.ParseUint(digits, 10, 31)
+	switch {
+	case text == "all", err == nil && n == 0:
+		return nil, nil //nolint:nilnil // no partition
+	case err != nil || isPercentage && n > 100:
+		return nil, fmt.Errorf("--partition is %q: use a number of Pods, a percentage up to 100%%, or all", text)
+	}
+	value := intstr.Parse(text)
+	return &value, nil
+}
+
+// pausedText warns of a change that a pause defers.
+func pausedText(set *appsv1alpha1.CollaSet) []string {
+	if !set.Spec.Paused {
+		return nil
+	}
+	return []string{"it is paused, and begins when it is resumed"}
+}
