@@ -65,8 +65,7 @@ func (s *session) drainCheck(ctx context.Context, node string) (insight.Drain, e
 	if err != nil {
 		return insight.Drain{}, fmt.Errorf("listing the Pods of node %s: %w", node, err)
 	}
-	f := insight.Facts{System: s.system, Pods: pods, Namespaces: map[string]map[string]string{},
-		NamespaceLabels: map[string]map[string]string{}, Nodes: map[string]*corev1.Node{}, Gaps: gaps}
+	f := insight.Facts{System: s.system, Pods: pods, Gaps: gaps}
 	for _, read := range []func(context.Context, string, *insight.Facts) error{s.readSets, s.readRules,
 		s.readNamespaces, s.readLeases} {
 		if err := read(ctx, namespace, &f); err != nil {
@@ -78,7 +77,7 @@ func (s *session) drainCheck(ctx context.Context, node string) (insight.Drain, e
 	case apierrors.IsNotFound(err):
 		return insight.Drain{}, fmt.Errorf("there is no node %s", node)
 	case err == nil:
-		f.Nodes[node] = n
+		f.Nodes = map[string]*corev1.Node{node: n}
 	default:
 		if err := tolerate(&f, err, "get", "nodes", "", "whether the node is Ready"); err != nil {
 			return insight.Drain{}, err

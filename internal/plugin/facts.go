@@ -30,8 +30,7 @@ const maxSingleNodes = 3
 // facts reads what insight wants to know of one namespace, or of all (""): one list for each kind. Only Pods must be
 // readable.
 func (s *session) facts(ctx context.Context, namespace string) (insight.Facts, error) {
-	f := insight.Facts{System: s.system, Namespaces: map[string]map[string]string{},
-		NamespaceLabels: map[string]map[string]string{}, Nodes: map[string]*corev1.Node{}}
+	f := insight.Facts{System: s.system}
 	err := each(ctx, metav1.ListOptions{LabelSelector: managedPods},
 		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return s.kube.CoreV1().Pods(namespace).List(ctx, o)
@@ -100,6 +99,7 @@ func (s *session) readDecorations(ctx context.Context, namespace string, f *insi
 
 // readNamespaces reads what is frozen, and where deletions are not graceful.
 func (s *session) readNamespaces(ctx context.Context, namespace string, f *insight.Facts) error {
+	f.Namespaces, f.NamespaceLabels = map[string]map[string]string{}, map[string]map[string]string{}
 	if namespace == "" {
 		err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return s.kube.CoreV1().Namespaces().List(ctx, o)
@@ -130,6 +130,7 @@ func (s *session) readLeases(ctx context.Context, _ string, f *insight.Facts) er
 // readNodes reads the nodes that Pods point at.
 func (s *session) readNodes(ctx context.Context, _ string, f *insight.Facts) error {
 	const unsaid = "whether nodes are Ready"
+	f.Nodes = map[string]*corev1.Node{}
 	names := insight.NodesInQuestion(f.Pods)
 	if len(names) > maxSingleNodes {
 		err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {

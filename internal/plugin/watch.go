@@ -144,15 +144,15 @@ func (l *live) start(ctx context.Context) error {
 
 // refresh reads what is not watched.
 func (l *live) refresh(ctx context.Context) error {
-	l.slow = insight.Facts{Pods: l.now().Pods, Namespaces: map[string]map[string]string{},
-		Nodes: map[string]*corev1.Node{}}
+	l.slow = insight.Facts{Pods: l.now().Pods}
 	return errors.Join(l.s.readNamespaces(ctx, l.namespace, &l.slow), l.s.readNodes(ctx, l.namespace, &l.slow))
 }
 
 // now are the facts as the watches show them.
 func (l *live) now() insight.Facts {
-	f := insight.Facts{Now: l.s.now(), System: l.s.system, Namespaces: l.slow.Namespaces, Nodes: l.slow.Nodes,
-		Gaps: slices.Clone(l.slow.Gaps), LeasesKnown: l.leases != nil}
+	f := insight.Facts{Now: l.s.now(), System: l.s.system, Namespaces: l.slow.Namespaces,
+		NamespaceLabels: l.slow.NamespaceLabels, Nodes: l.slow.Nodes, Gaps: slices.Clone(l.slow.Gaps),
+		LeasesKnown: l.leases != nil}
 	collect(l.pods, func(pod *corev1.Pod) { f.Pods = append(f.Pods, *pod) })
 	collect(l.sets, func(set *appsv1alpha1.CollaSet) { f.CollaSets = append(f.CollaSets, *set) })
 	collect(l.rules, func(r *appsv1alpha1.PodTransitionRule) { f.Rules = append(f.Rules, *r) })
