@@ -28,9 +28,9 @@ var otherFlags = map[string]string{
 	"use-service-account-credentials": "kube-controller-manager",
 	"fail":                            "curl", "silent": "curl", "show-error": "curl", "unix-socket": "curl",
 	"arg": "jq", "runbook-base": "hack/generate/monitoring", "feature-gates": "Kuperator v0.7", "platform": "docker",
-	"runtime-config": "kube-apiserver",
-	"build-arg":      "docker",
-	"bump-revision":  "etcdutl", "data-dir": "etcdutl", "mark-compacted": "etcdutl",
+	"runtime-config": "kube-apiserver", "warnings-as-errors": "kubectl options",
+	"build-arg":     "docker",
+	"bump-revision": "etcdutl", "data-dir": "etcdutl", "mark-compacted": "etcdutl",
 	"values": "helm", "set": "helm", "create-namespace": "helm", "reset-then-reuse-values": "helm",
 	"take-ownership": "helm",
 }

@@ -312,7 +312,8 @@ var compatibilityStories = map[string]func(volumeEnv){
 		e.change(set, func(s *appsv1alpha1.CollaSetSpec) {
 			s.Replicas, s.ScaleStrategy.PodToDelete = ptr.To[int32](0), []string{fresh.Name}
 		})
-		e.waitsFor(set, 2, appsv1alpha1.Blocker{Reason: "WaitingForReplacement", Count: 2})
+		e.waitsFor(set, 2, appsv1alpha1.Blocker{Reason: "WaitingForReplacement", Count: 2},
+			appsv1alpha1.Blocker{Reason: "ContainersFail", Count: 1})
 		e.quiet()
 		require.Len(e, e.pods(), 2)
 		// A user who repairs the new Pod ends the replacement. (A label that marks it as serving would be taken off again.)
