@@ -83,7 +83,7 @@ func TestHealthForGitOps(t *testing.T) {
 	})
 	t.Run("past its deadline", func(t *testing.T) {
 		change(t, func(s *appsv1alpha1.CollaSetSpec) { s.ProgressDeadlineSeconds = ptr.To[int32](1) })
-		becomes(t, "CollaSet", "Degraded", status.InProgressStatus, "within spec.progressDeadlineSeconds")
+		becomes(t, "CollaSet", "Degraded", status.FailedStatus, "within spec.progressDeadlineSeconds")
 	})
 	t.Run("put right", func(t *testing.T) {
 		w.setImage(t, ns, "web", image2)
