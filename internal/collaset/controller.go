@@ -154,7 +154,7 @@ func stripPod(object any) (any, error) {
 	for i := range pod.Status.InitContainerStatuses {
 		s := &pod.Status.InitContainerStatuses[i]
 		isKept := slices.ContainsFunc(sidecars, func(c corev1.ContainerStatus) bool { return c.Name == s.Name })
-		if !isKept && failure(s, "") != "" {
+		if !isKept && failure(s, nil) != "" {
 			sidecars = append(sidecars, corev1.ContainerStatus{Name: s.Name, State: s.State})
 		}
 	}

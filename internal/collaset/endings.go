@@ -2,6 +2,7 @@ package collaset
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -97,33 +98,34 @@ func ended(pod *corev1.Pod) string {
 	return "failed"
 }
 
-// failingContainer says which container of a Pod cannot run, and why: the first that the kubelet is waiting to try again; "" if
-// none is. What the kubelet has between two tries is not told, for it changes with each.
+// failingContainer says which container of a Pod cannot run, and why: the first that the kubelet is waiting to try
+// again; "" if none is. What the kubelet has between two tries is not told, for it changes with each.
 func failingContainer(pod *corev1.Pod) string {
-	images := map[string]string{}
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			images[list[i].Name] = list[i].Image
+	for i := range pod.Status.InitContainerStatuses {
+		if why := failure(&pod.Status.InitContainerStatuses[i], pod.Spec.InitContainers); why != "" {
+			return why
 		}
 	}
-	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
-		for i := range list {
-			if why := failure(&list[i], images[list[i].Name]); why != "" {
-				return why
-			}
+	for i := range pod.Status.ContainerStatuses {
+		if why := failure(&pod.Status.ContainerStatuses[i], pod.Spec.Containers); why != "" {
+			return why
 		}
 	}
 	return ""
 }
 
-// failure says why a container cannot run, "" if it can or if the kubelet has not tried.
-func failure(s *corev1.ContainerStatus, image string) string {
+// failure tells why one of these containers cannot run, "" if it can or if the kubelet has not tried.
+func failure(s *corev1.ContainerStatus, containers []corev1.Container) string {
 	if s.State.Waiting == nil {
 		return ""
 	}
 	switch why := s.State.Waiting.Reason; why {
 	case "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError",
 		"RegistryUnavailable", "SignatureValidationFailed":
+		image := ""
+		if i := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == s.Name }); i >= 0 {
+			image = containers[i].Image
+		}
 		return fmt.Sprintf("container %s cannot start: its image %s cannot be pulled", s.Name, image)
 	case "CrashLoopBackOff":
 		return fmt.Sprintf("container %s ends again and again", s.Name)
