@@ -118,7 +118,8 @@ func (r reporter) reportFailure(ctx context.Context, m *setState, set *appsv1alp
 		return failure
 	}
 	now := r.clock.Now()
-	status := setplan.FailedStatus(*set.Status.DeepCopy(), set.Generation, now, failures.Told(failure))
+	status := setplan.FailedStatus(*set.Status.DeepCopy(), set.Generation, int(ptr.Deref(set.Spec.Replicas, 0)), now,
+		failures.Told(failure))
 	if equality.Semantic.DeepEqual(status, set.Status) || m.status.refused.Wait(set.ResourceVersion, now) > 0 {
 		return failure
 	}

@@ -18,15 +18,18 @@ import (
 // +kubebuilder:resource:path=collasets,singular=collaset,shortName=cls,categories=kuperator,scope=Namespaced
 // +kubebuilder:subresource:status
 // +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
-// +kubebuilder:printcolumn:name="DESIRED",type=integer,JSONPath=`.spec.replicas`,description="The wanted number of Pods."
-// +kubebuilder:printcolumn:name="CURRENT",type=integer,JSONPath=`.status.replicas`,description="The number of Pods that exist."
-// +kubebuilder:printcolumn:name="AVAILABLE",type=integer,JSONPath=`.status.availableReplicas`,description="The number of Pods in service."
+// +kubebuilder:printcolumn:name="READY",type=string,JSONPath=`.status.readiness`,description="The number of Ready Pods, and of wanted ones."
 // +kubebuilder:printcolumn:name="UPDATED",type=integer,JSONPath=`.status.updatedReplicas`,description="The number of Pods at the updated revision."
-// +kubebuilder:printcolumn:name="UPDATED_READY",type=integer,JSONPath=`.status.updatedReadyReplicas`,description="The number of Ready Pods at the updated revision."
-// +kubebuilder:printcolumn:name="UPDATED_AVAILABLE",type=integer,JSONPath=`.status.updatedAvailableReplicas`,description="The number of Pods in service at the updated revision."
-// +kubebuilder:printcolumn:name="CURRENT_REVISION",type=string,JSONPath=`.status.currentRevision`,description="The revision that Pods come from."
-// +kubebuilder:printcolumn:name="UPDATED_REVISION",type=string,JSONPath=`.status.updatedRevision`,description="The revision that Pods go to."
+// +kubebuilder:printcolumn:name="AVAILABLE",type=integer,JSONPath=`.status.availableReplicas`,description="The number of Pods in service."
+// +kubebuilder:printcolumn:name="STATE",type=string,JSONPath=`.status.conditions[?(@.type=="Progressing")].reason`,description="How the rollout fares."
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="CURRENT",type=integer,priority=1,JSONPath=`.status.replicas`,description="The number of Pods that exist."
+// +kubebuilder:printcolumn:name="UPDATED_READY",type=integer,priority=1,JSONPath=`.status.updatedReadyReplicas`,description="The number of Ready Pods at the updated revision."
+// +kubebuilder:printcolumn:name="UPDATED_AVAILABLE",type=integer,priority=1,JSONPath=`.status.updatedAvailableReplicas`,description="The number of Pods in service at the updated revision."
+// +kubebuilder:printcolumn:name="CURRENT_REVISION",type=string,priority=1,JSONPath=`.status.currentRevision`,description="The revision that Pods come from."
+// +kubebuilder:printcolumn:name="UPDATED_REVISION",type=string,priority=1,JSONPath=`.status.updatedRevision`,description="The revision that Pods go to."
+// +kubebuilder:printcolumn:name="IMAGE",type=string,priority=1,JSONPath=`.spec.template.spec.containers[0].image`,description="The image of the first container."
+// +kubebuilder:printcolumn:name="SELECTOR",type=string,priority=1,JSONPath=`.status.selector`,description="The labels that Pods of the CollaSet have."
 // +kubebuilder:validation:XValidation:rule="has(self.spec)",message="spec is missing: give it a selector and a template whose labels the selector matches"
 // +kubebuilder:validation:XValidation:rule="oldSelf.hasValue() || size(self.metadata.name) <= 52",optionalOldSelf=true,message="metadata.name has more than 52 characters: use a shorter one, because Pods carry the name and a revision hash as a label"
 // +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.namingStrategy) || !has(self.spec.namingStrategy.podNamingSuffixPolicy) || self.spec.namingStrategy.podNamingSuffixPolicy != 'PersistentSequence' || !self.metadata.name.contains('.') || (oldSelf.hasValue() && has(oldSelf.value().spec) && has(oldSelf.value().spec.namingStrategy) && has(oldSelf.value().spec.namingStrategy.podNamingSuffixPolicy) && oldSelf.value().spec.namingStrategy.podNamingSuffixPolicy == 'PersistentSequence')",optionalOldSelf=true,fieldPath=".spec.namingStrategy.podNamingSuffixPolicy",message="PersistentSequence needs a metadata.name without dots, because a name in persistent sequence is a hostname as well: use Random, or another name"
@@ -440,38 +443,51 @@ type CollaSetStatus struct {
 	CollisionCount *int32 `json:"collisionCount,omitempty"`
 
 	// ScheduledReplicas is the number of Pods with a node.
+	// +kubebuilder:default=0
 	// +optional
 	ScheduledReplicas int32 `json:"scheduledReplicas,omitempty"`
 
+	// Readiness is ReadyReplicas and spec.replicas as one text, such as "2/3", for the column READY of kubectl.
+	// +optional
+	Readiness string `json:"readiness,omitempty"`
+
 	// ReadyReplicas is the number of Ready Pods.
+	// +kubebuilder:default=0
 	// +optional
 	ReadyReplicas int32 `json:"readyReplicas,omitempty"`
 
 	// AvailableReplicas is the number of Pods that are in service, and have been Ready for MinReadySeconds.
+	// +kubebuilder:default=0
 	// +optional
 	AvailableReplicas int32 `json:"availableReplicas,omitempty"`
 
 	// Replicas is the number of Pods of the CollaSet.
+	// +kubebuilder:default=0
 	// +optional
 	Replicas int32 `json:"replicas,omitempty"`
 
 	// UpdatedReplicas is the number of Pods at UpdatedRevision.
+	// +kubebuilder:default=0
 	// +optional
 	UpdatedReplicas int32 `json:"updatedReplicas,omitempty"`
 
 	// OperatingReplicas is the number of Pods in an update or scale-in of this CollaSet that is not finished.
+	// +kubebuilder:default=0
 	// +optional
 	OperatingReplicas int32 `json:"operatingReplicas,omitempty"`
 
 	// TerminatingReplicas is the number of terminating Pods.
+	// +kubebuilder:default=0
 	// +optional
 	TerminatingReplicas int32 `json:"terminatingReplicas,omitempty"`
 
 	// UpdatedReadyReplicas is the number of Ready Pods at UpdatedRevision.
+	// +kubebuilder:default=0
 	// +optional
 	UpdatedReadyReplicas int32 `json:"updatedReadyReplicas,omitempty"`
 
 	// UpdatedAvailableReplicas is the number of available Pods at UpdatedRevision.
+	// +kubebuilder:default=0
 	// +optional
 	UpdatedAvailableReplicas int32 `json:"updatedAvailableReplicas,omitempty"`
 

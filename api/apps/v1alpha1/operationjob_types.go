@@ -221,14 +221,17 @@ type OperationJobStatus struct {
 	EndTime *metav1.Time `json:"endTime,omitempty"`
 
 	// TotalPodCount is the number of targets.
+	// +kubebuilder:default=0
 	// +optional
 	TotalPodCount int32 `json:"totalPodCount,omitempty"`
 
 	// SucceededPodCount is the number of targets that succeeded.
+	// +kubebuilder:default=0
 	// +optional
 	SucceededPodCount int32 `json:"succeededPodCount,omitempty"`
 
 	// FailedPodCount is the number of targets that failed.
+	// +kubebuilder:default=0
 	// +optional
 	FailedPodCount int32 `json:"failedPodCount,omitempty"`
 

@@ -17,11 +17,11 @@ import (
 // +kubebuilder:printcolumn:name="MATCHED",type=integer,JSONPath=`.status.matchedPods`,description="The number of Pods that it selects."
 // +kubebuilder:printcolumn:name="INJECTED",type=integer,JSONPath=`.status.injectedPods`,description="The number of these that have some revision of it."
 // +kubebuilder:printcolumn:name="UPDATED",type=integer,JSONPath=`.status.updatedPods`,description="The number of these that have the updated revision."
-// +kubebuilder:printcolumn:name="UPDATED_READY",type=integer,JSONPath=`.status.updatedReadyPods`,description="The number of these that have the updated revision and are Ready."
-// +kubebuilder:printcolumn:name="CURRENT_REVISION",type=string,JSONPath=`.status.currentRevision`,description="The revision of Pods that are not to have the updated one yet."
-// +kubebuilder:printcolumn:name="UPDATED_REVISION",type=string,JSONPath=`.status.updatedRevision`,description="The revision of the present template."
 // +kubebuilder:printcolumn:name="STATE",type=string,JSONPath=`.status.conditions[?(@.type=="Progressing")].reason`,description="How the rollout fares."
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="UPDATED_READY",type=integer,priority=1,JSONPath=`.status.updatedReadyPods`,description="The number of these that have the updated revision and are Ready."
+// +kubebuilder:printcolumn:name="CURRENT_REVISION",type=string,priority=1,JSONPath=`.status.currentRevision`,description="The revision of Pods that are not to have the updated one yet."
+// +kubebuilder:printcolumn:name="UPDATED_REVISION",type=string,priority=1,JSONPath=`.status.updatedRevision`,description="The revision of the present template."
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 52",message="the name is too long: use at most 52 characters, because Pods carry it, and a revision with it, as a label"
 type PodDecoration struct {
 	metav1.TypeMeta `json:",inline"`
@@ -291,22 +291,27 @@ type PodDecorationStatus struct {
 	CollisionCount *int32 `json:"collisionCount,omitempty"`
 
 	// MatchedPods is the number of Pods that spec.selector matches.
+	// +kubebuilder:default=0
 	// +optional
 	MatchedPods int32 `json:"matchedPods,omitempty"`
 
 	// InjectedPods is the number of these that have some revision.
+	// +kubebuilder:default=0
 	// +optional
 	InjectedPods int32 `json:"injectedPods,omitempty"`
 
 	// UpdatedPods is the number of these that have UpdatedRevision.
+	// +kubebuilder:default=0
 	// +optional
 	UpdatedPods int32 `json:"updatedPods,omitempty"`
 
 	// UpdatedReadyPods is the number of these that have UpdatedRevision and are Ready.
+	// +kubebuilder:default=0
 	// +optional
 	UpdatedReadyPods int32 `json:"updatedReadyPods,omitempty"`
 
 	// UpdatedAvailablePods is the number of these that have UpdatedRevision and are in service.
+	// +kubebuilder:default=0
 	// +optional
 	UpdatedAvailablePods int32 `json:"updatedAvailablePods,omitempty"`
 

@@ -403,18 +403,22 @@ type PodTransitionRuleStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty" patchStrategy:"merge" patchMergeKey:"type"`
 
 	// Desired is the number of desired Pods: the selected Pods, and those that their owners have yet to create.
+	// +kubebuilder:default=0
 	// +optional
 	Desired int32 `json:"desired,omitempty"`
 
 	// Available is the number of selected Pods that are in service and not granted.
+	// +kubebuilder:default=0
 	// +optional
 	Available int32 `json:"available,omitempty"`
 
 	// Granted is the number of Pods with a grant.
+	// +kubebuilder:default=0
 	// +optional
 	Granted int32 `json:"granted,omitempty"`
 
 	// Blocked is the number of Pods in a stage without a grant, including those that are not in Details.
+	// +kubebuilder:default=0
 	// +optional
 	Blocked int32 `json:"blocked,omitempty"`
 

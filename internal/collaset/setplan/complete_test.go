@@ -202,8 +202,10 @@ func TestOneConditionHasTheText(t *testing.T) {
 	})
 	t.Run("nothing could be decided", func(t *testing.T) {
 		s := tell(t, 3, always, nil)
-		s.status = setplan.FailedStatus(s.status, 7, s.Now, failure)
+		assert.Equal(t, "3/3", s.status.Readiness)
+		s.status = setplan.FailedStatus(s.status, 7, 5, s.Now, failure)
 		assert.Equal(t, failure.Error(), s.condition(appsv1alpha1.CollaSetReady).Message)
+		assert.Equal(t, "3/5", s.status.Readiness, "what is wanted now")
 		s.saysAllOnce()
 	})
 }

@@ -40,6 +40,7 @@ func StatusOf(s *Snapshot, p *Plan, o Outcome, before appsv1alpha1.CollaSetStatu
 	for i := range s.Pods {
 		count(s, &s.Pods[i], &st)
 	}
+	st.Readiness = readiness(st.ReadyReplicas, s.Replicas)
 	if rolloutComplete(s, &st) {
 		st.CurrentRevision = s.spec()
 	}
@@ -65,12 +66,15 @@ func StatusOf(s *Snapshot, p *Plan, o Outcome, before appsv1alpha1.CollaSetStatu
 	return st
 }
 
-// FailedStatus is the status before, of a generation for which nothing could be decided because of a failure. before is
-// changed.
+// readiness is how many Pods are Ready of those that are wanted.
+func readiness(ready int32, wanted int) string { return fmt.Sprintf("%d/%d", ready, wanted) }
+
+// FailedStatus is the status before, of a generation that wants this many replicas and for which nothing could be
+// decided because of a failure. before is changed.
 func FailedStatus(
-	before appsv1alpha1.CollaSetStatus, generation int64, now time.Time, failure error,
+	before appsv1alpha1.CollaSetStatus, generation int64, replicas int, now time.Time, failure error,
 ) appsv1alpha1.CollaSetStatus {
-	before.ObservedGeneration = generation
+	before.ObservedGeneration, before.Readiness = generation, readiness(before.ReadyReplicas, replicas)
 	w := conditionWriter{&before, &Snapshot{Generation: generation, Mode: Mode{Now: now}}}
 	w.set(appsv1alpha1.CollaSetReady, false, appsv1alpha1.ReasonFailed, failure.Error())
 	w.set(appsv1alpha1.CollaSetReconciling, true, appsv1alpha1.ReasonFailed, trying(appsv1alpha1.CollaSetReady))

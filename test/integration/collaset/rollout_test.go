@@ -2,6 +2,7 @@ package collaset_test
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -222,13 +223,29 @@ var rolloutStories = map[string]func(env){
 			"--timeout="+patience.String(), "cls/web")
 		require.NoError(e, err, out)
 		require.NoError(e, e.Get(e.Context(), client.ObjectKeyFromObject(set), set))
-		out, err = e.cluster.Kubectl(e.Context(), "get", "cls", "-n", e.namespace)
-		require.NoError(e, err, out)
-		for _, column := range []string{"DESIRED", "CURRENT", "AVAILABLE", "UPDATED", "UPDATED_READY", "UPDATED_AVAILABLE",
-			"CURRENT_REVISION", "UPDATED_REVISION", "AGE"} {
-			assert.Contains(e, string(out), column)
+		lines := func(args ...string) (table [][]string) {
+			out, err := e.cluster.Kubectl(e.Context(), append([]string{"get", "cls", "-n", e.namespace}, args...)...)
+			require.NoError(e, err, out)
+			for line := range strings.Lines(string(out)) {
+				table = append(table, strings.Fields(line))
+			}
+			return table
 		}
-		assert.Contains(e, string(out), set.Status.UpdatedRevision)
+		table := lines()
+		require.Equal(e, []string{"NAME", "READY", "UPDATED", "AVAILABLE", "STATE", "AGE"}, table[0])
+		require.Equal(e, []string{"web", "2/2", "2", "2", "RolloutComplete"}, table[1][:5])
+		table = lines("-o", "wide")
+		require.Equal(e, []string{"CURRENT", "UPDATED_READY", "UPDATED_AVAILABLE", "CURRENT_REVISION", "UPDATED_REVISION",
+			"IMAGE", "SELECTOR"}, table[0][6:])
+		require.Equal(e, []string{"2", "2", "2", set.Status.CurrentRevision, set.Status.UpdatedRevision,
+			set.Spec.Template.Spec.Containers[0].Image, set.Status.Selector}, table[1][6:])
+	},
+	"a number that is zero is a number for kubectl": func(e env) {
+		set := e.create("web", 0, nil)
+		e.reachesReady(set)
+		out, err := e.cluster.Kubectl(e.Context(), "get", "cls", "web", "-n", e.namespace, "--no-headers")
+		require.NoError(e, err, out)
+		require.Equal(e, []string{"web", "0/0", "0", "0", "RolloutComplete"}, strings.Fields(string(out))[:5])
 	},
 }
 

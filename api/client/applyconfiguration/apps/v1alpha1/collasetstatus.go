@@ -25,6 +25,8 @@ type CollaSetStatusApplyConfiguration struct {
 	CollisionCount *int32 `json:"collisionCount,omitempty"`
 	// ScheduledReplicas is the number of Pods with a node.
 	ScheduledReplicas *int32 `json:"scheduledReplicas,omitempty"`
+	// Readiness is ReadyReplicas and spec.replicas as one text, such as "2/3", for the column READY of kubectl.
+	Readiness *string `json:"readiness,omitempty"`
 	// ReadyReplicas is the number of Ready Pods.
 	ReadyReplicas *int32 `json:"readyReplicas,omitempty"`
 	// AvailableReplicas is the number of Pods that are in service, and have been Ready for MinReadySeconds.
@@ -103,6 +105,14 @@ func (b *CollaSetStatusApplyConfiguration) WithCollisionCount(value int32) *Coll
 // If called multiple times, the ScheduledReplicas field is set to the value of the last call.
 func (b *CollaSetStatusApplyConfiguration) WithScheduledReplicas(value int32) *CollaSetStatusApplyConfiguration {
 	b.ScheduledReplicas = &value
+	return b
+}
+
+// WithReadiness sets the Readiness field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Readiness field is set to the value of the last call.
+func (b *CollaSetStatusApplyConfiguration) WithReadiness(value string) *CollaSetStatusApplyConfiguration {
+	b.Readiness = &value
 	return b
 }
 
