@@ -47,7 +47,7 @@ func TestDashboardsAndAlerts(t *testing.T) {
 		})
 	})
 
-	w.trouble(t)
+	w.trouble(t, p)
 	t.Run("every alert's value has data", func(t *testing.T) {
 		await.Nil(t, "data for all alerts", func() error { return allHaveData(alertQueries(), instant(t, p)) })
 	})

@@ -123,7 +123,7 @@ func (w world) healthy(t *testing.T) {
 }
 
 // trouble has everything go wrong that a panel or an alert is about.
-func (w world) trouble(t *testing.T) {
+func (w world) trouble(t *testing.T, p *prometheus) {
 	t.Helper()
 	w.apply(t, namespace("trouble"), namespace("calm"))
 
@@ -178,6 +178,15 @@ func (w world) trouble(t *testing.T) {
 		w.kubectl(t, "-n", "trouble", "wait", "--for=jsonpath={.status.progress}="+progress, "operationjob/"+name,
 			"--timeout=2m")
 	}
+	// The first job may have begun and ended between two scrapes. A rate is of what comes after the first sample.
+	await.Nil(t, "the first job's targets are scraped", func() error {
+		scraped, err := p.query(t.Context(), "sum(kuperator_operationjob_target_seconds_count) > 0")
+		return hasData(scraped, err)
+	})
+	w.waitServing(t, "trouble", "evicted", 1)
+	w.apply(t, job("trouble", "evict-again", "targetSelector: {workload: {kind: CollaSet, name: evicted}}"))
+	w.kubectl(t, "-n", "trouble", "wait", "--for=jsonpath={.status.progress}=Succeeded", "operationjob/evict-again",
+		"--timeout=2m")
 
 	t.Log("a decoration that every Pod gets, and one that a Pod without a controller cannot get")
 	w.apply(t, `{apiVersion: v1, kind: Pod, metadata: {namespace: trouble, name: alone, labels: {app: alone, kusionstack.io/control: "true"}}, spec: {containers: [{name: main, image: "web:1"}]}}`)
