@@ -59,9 +59,11 @@ replace "$work/cli" docs/reference/cli
 # The roles of deploy/, from the markers beside the code.
 hack/generate/rbac.sh
 
-# What Argo CD is told about our kinds, from its scripts.
-go run ./hack/generate/gitops deploy/gitops/argo-cd >"$work/argocd-cm.yaml"
+# What Argo CD and Karmada are told about our kinds, from scripts.
+go run ./hack/generate/gitops argo-cd deploy/gitops/argo-cd >"$work/argocd-cm.yaml"
 replace "$work/argocd-cm.yaml" deploy/gitops/argo-cd/argocd-cm.yaml
+go run ./hack/generate/gitops karmada deploy/gitops/karmada/scripts >"$work/interpreters.yaml"
+replace "$work/interpreters.yaml" deploy/gitops/karmada/interpreters.yaml
 
 # The page of metrics, dashboards and alerts, from what the components declare.
 go run ./hack/generate/monitoring

@@ -1,12 +1,15 @@
-// Command gitops packs the scripts below a folder GROUP/KIND, laid out as in Argo CD's own resource_customizations,
-// into the ConfigMap that Argo CD reads them from.
+// Command gitops packs scripts for what delivers our kinds.
 //
-//	gitops FOLDER > argocd-cm.yaml
+//	gitops argo-cd FOLDER > argocd-cm.yaml
+//	gitops karmada FOLDER > interpreters.yaml
+//
+// For Argo CD the scripts are below GROUP/KIND, laid out as in its own resource_customizations. For Karmada they are for
+// every kind, and in KIND for that kind alone.
 package main
 
 import (
+	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,12 +19,15 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		fail(fmt.Errorf("usage: gitops FOLDER"))
+	pack := map[string]func(string) ([]byte, error){"argo-cd": argoCD, "karmada": karmada}
+	if len(os.Args) != 3 || pack[os.Args[1]] == nil {
+		fail(fmt.Errorf("usage: gitops argo-cd|karmada FOLDER"))
 	}
-	if err := write(os.Stdout, os.Args[1]); err != nil {
+	packed, err := pack[os.Args[1]](os.Args[2])
+	if err != nil {
 		fail(err)
 	}
+	fmt.Printf("# Made by make generate from the scripts beside this file.\n%s", packed)
 }
 
 func fail(err error) {
@@ -29,19 +35,55 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-func write(to io.Writer, root string) error {
+// argoCD is the ConfigMap from which Argo CD reads what it is told about kinds.
+func argoCD(root string) ([]byte, error) {
 	data, err := customizations(root)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	packed, err := yaml.Marshal(map[string]any{
+	return yaml.Marshal(map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "argocd-cm"}, "data": data,
 	})
-	if err != nil {
-		return err
+}
+
+// interpretations are the files of scripts, by the field of Karmada's ResourceInterpreterCustomization that has them.
+var interpretations = map[string]string{
+	"healthInterpretation": "health.lua", "statusReflection": "reflect.lua", "statusAggregation": "aggregate.lua",
+	"replicaResource": "replicas.lua", "replicaRevision": "revise.lua", "retention": "retain.lua",
+	"dependencyInterpretation": "dependencies.lua",
+}
+
+// karmada is a ResourceInterpreterCustomization for each kind.
+func karmada(root string) ([]byte, error) {
+	var all [][]byte
+	for _, kind := range []string{"CollaSet", "OperationJob", "PodDecoration", "PodTransitionRule"} {
+		scripts := map[string]any{}
+		for field, file := range interpretations {
+			for _, folder := range []string{root, filepath.Join(root, kind)} {
+				text, err := read(filepath.Join(folder, file))
+				if os.IsNotExist(err) {
+					continue
+				}
+				if err != nil {
+					return nil, err
+				}
+				scripts[field] = map[string]any{"luaScript": text}
+			}
+		}
+		packed, err := yaml.Marshal(map[string]any{
+			"apiVersion": "config.karmada.io/v1alpha1", "kind": "ResourceInterpreterCustomization",
+			"metadata": map[string]any{"name": "kuperator-" + strings.ToLower(kind)},
+			"spec": map[string]any{
+				"target":         map[string]any{"apiVersion": "apps.kusionstack.io/v1alpha1", "kind": kind},
+				"customizations": scripts,
+			},
+		})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, packed)
 	}
-	_, err = fmt.Fprintf(to, "# Made by make generate from the scripts beside this file.\n%s", packed)
-	return err
+	return bytes.Join(all, []byte("---\n")), nil
 }
 
 // customizations are the values of the ConfigMap by its keys: resource.customizations.health.GROUP_KIND and

@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"kusionstack.io/kuperator/internal/testkit/luascript"
 )
 
 // Customizations are what a ConfigMap argocd-cm says about kinds.
@@ -115,91 +117,14 @@ func nameOf(object *unstructured.Unstructured) string {
 
 // run gives what a script returns for the global obj.
 func run(script string, object *unstructured.Unstructured) (any, error) {
-	machine := lua.NewState(lua.Options{SkipOpenLibs: true})
-	defer machine.Close()
-	for name, open := range map[string]lua.LGFunction{lua.BaseLibName: lua.OpenBase, lua.TabLibName: lua.OpenTable,
-		lua.OsLibName: openSafeOS} {
-		if err := machine.CallByParam(lua.P{Fn: machine.NewFunction(open), Protect: true}, lua.LString(name)); err != nil {
-			return nil, err
-		}
+	machine, err := luascript.New(lua.BaseLibName, lua.TabLibName, lua.OsLibName)
+	if err != nil {
+		return nil, err
 	}
-	machine.SetGlobal("obj", toLua(machine, object.Object))
+	defer machine.Close()
+	machine.SetGlobal("obj", luascript.ToLua(machine, object.Object))
 	if err := machine.DoString(script); err != nil {
 		return nil, fmt.Errorf("%s\n%w", strings.TrimSpace(script), err)
 	}
-	return fromLua(machine.Get(-1), object.Object), nil
-}
-
-// openSafeOS opens what Argo CD leaves of the library os: the time.
-func openSafeOS(machine *lua.LState) int {
-	lua.OpenOs(machine)
-	library := machine.GetGlobal(lua.OsLibName).(*lua.LTable)
-	var names []string
-	library.ForEach(func(name, _ lua.LValue) { names = append(names, name.String()) })
-	for _, name := range names {
-		if name != "time" && name != "date" {
-			library.RawSetString(name, lua.LNil)
-		}
-	}
-	return 0
-}
-
-func toLua(machine *lua.LState, value any) lua.LValue {
-	switch v := value.(type) {
-	case bool:
-		return lua.LBool(v)
-	case int64:
-		return lua.LNumber(v)
-	case float64:
-		return lua.LNumber(v)
-	case string:
-		return lua.LString(v)
-	case []any:
-		table := machine.NewTable()
-		for _, item := range v {
-			table.Append(toLua(machine, item))
-		}
-		return table
-	case map[string]any:
-		table := machine.NewTable()
-		for key, item := range v {
-			table.RawSetString(key, toLua(machine, item))
-		}
-		return table
-	}
-	return lua.LNil
-}
-
-// fromLua reads a value back. was is what stood there before: Lua knows neither whole numbers nor whether an empty
-// table is a list.
-func fromLua(value lua.LValue, was any) any {
-	switch v := value.(type) {
-	case lua.LBool:
-		return bool(v)
-	case lua.LNumber:
-		if whole := int64(v); lua.LNumber(whole) == v {
-			return whole
-		}
-		return float64(v)
-	case lua.LString:
-		return string(v)
-	case *lua.LTable:
-		before, isMap := was.(map[string]any)
-		list, isList := was.([]any)
-		if v.Len() > 0 || isList && !isMap {
-			items := make([]any, 0, v.Len())
-			for i := 1; i <= v.Len(); i++ {
-				var old any
-				if i <= len(list) {
-					old = list[i-1]
-				}
-				items = append(items, fromLua(v.RawGetInt(i), old))
-			}
-			return items
-		}
-		fields := map[string]any{}
-		v.ForEach(func(key, item lua.LValue) { fields[key.String()] = fromLua(item, before[key.String()]) })
-		return fields
-	}
-	return nil
+	return luascript.FromLua(machine.Get(-1), object.Object), nil
 }
