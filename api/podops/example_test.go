@@ -3,6 +3,7 @@ package podops_test
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,8 +16,9 @@ import (
 )
 
 const (
-	restarter = "restarter" // this operator's slot on Pods
-	retag     = "retag"     // what it does
+	restarter      = "restarter"                      // this operator's slot on Pods
+	retag          = "retag"                          // what it does
+	restartsBefore = "restarter.example.com/restarts" // the count at the change
 )
 
 // operate brings one Pod to an image. It is called for every event of the Pod, and takes the one step that is due.
@@ -26,14 +28,14 @@ func operate(ctx context.Context, clients kubernetes.Interface, pod *corev1.Pod,
 	switch {
 	case changed && !podops.IsDuring(view, restarter, retag):
 		return nil
-	case changed && len(pod.Status.ContainerStatuses) > 0 && pod.Status.ContainerStatuses[0].Image == image &&
-		view.ContainersReady:
+	case changed && view.ContainersReady && restarts(pod) != pod.Annotations[restartsBefore]:
 		return write(ctx, clients, pod, podops.Finish(view, restarter, retag, now))
 	case changed: // the kubelet restarts the container
 		return nil
 	case podops.Allowed(view, restarter, retag):
-		patch := fmt.Sprintf(`{"metadata":{"uid":%q,"resourceVersion":%q},"spec":{"containers":[{"name":%q,"image":%q}]}}`,
-			pod.UID, pod.ResourceVersion, pod.Spec.Containers[0].Name, image)
+		patch := fmt.Sprintf(`{"metadata":{"uid":%q,"resourceVersion":%q,"annotations":{%q:%q}},
+			"spec":{"containers":[{"name":%q,"image":%q}]}}`,
+			pod.UID, pod.ResourceVersion, restartsBefore, restarts(pod), pod.Spec.Containers[0].Name, image)
 		_, err := clients.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, []byte(patch),
 			metav1.PatchOptions{})
 		return err
@@ -43,6 +45,15 @@ func operate(ctx context.Context, clients kubernetes.Interface, pod *corev1.Pod,
 		return err
 	}
 	return write(ctx, clients, pod, begin) // empty while it waits
+}
+
+// restarts is how often the first container has been started again. When the number changes, the kubelet has carried
+// the image out; the image in the status would not tell, because a kubelet writes its full name there.
+func restarts(pod *corev1.Pod) string {
+	if len(pod.Status.ContainerStatuses) == 0 {
+		return ""
+	}
+	return strconv.Itoa(int(pod.Status.ContainerStatuses[0].RestartCount))
 }
 
 // write sends a change; a conflict means that the Pod has changed, and its next event leads here again.
@@ -108,6 +119,53 @@ func ExampleBegin() {
 	// Output:
 	// PreCheck nginx:1.28
 	// true
+}
+
+// The operator ends on a real kubelet, which writes the full name of an image into the status.
+func ExampleFinish() {
+	ctx, now := context.Background(), time.Unix(1, 0)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-0", UID: "1", Labels: map[string]string{
+			podops.OperatingPrefix + "/" + restarter:     "1",
+			podops.OperationTypePrefix + "/" + restarter: retag,
+			podops.PreCheckedPrefix + "/" + restarter:    "1",
+			podops.PermissionPrefix + "/" + retag:        "1",
+			podops.OperatePrefix + "/" + restarter:       "1",
+		}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "nginx:1.28"}}},
+		Status: corev1.PodStatus{
+			Conditions:        []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionTrue}},
+			ContainerStatuses: []corev1.ContainerStatus{{Name: "web", Image: "registry.example.com/library/nginx:1.28"}},
+		},
+	}
+	clients := fake.NewClientset(pod)
+	step := func() {
+		pod, err := clients.CoreV1().Pods("shop").Get(ctx, "web-0", metav1.GetOptions{})
+		if err != nil {
+			panic(err)
+		}
+		if err := operate(ctx, clients, pod, "nginx:1.29", now); err != nil {
+			panic(err)
+		}
+		pod, _ = clients.CoreV1().Pods("shop").Get(ctx, "web-0", metav1.GetOptions{})
+		fmt.Println(pod.Spec.Containers[0].Image, podops.IsDuring(podops.Read(pod), restarter, retag))
+	}
+	step() // it may act
+	step() // the kubelet has not yet
+	pod, err := clients.CoreV1().Pods("shop").Get(ctx, "web-0", metav1.GetOptions{})
+	if err != nil {
+		panic(err)
+	}
+	pod.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "web", RestartCount: 1,
+		Image: "registry.example.com/library/nginx:1.29"}
+	if _, err := clients.CoreV1().Pods("shop").UpdateStatus(ctx, pod, metav1.UpdateOptions{}); err != nil {
+		panic(err)
+	}
+	step()
+	// Output:
+	// nginx:1.29 true
+	// nginx:1.29 true
+	// nginx:1.29 false
 }
 
 // A cooperator joins when the Pod is Ready and its own system sends it traffic.
