@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -24,6 +25,9 @@ const jobsResource = "operationjobs.apps.kusionstack.io"
 // decorationsResource is the resource of PodDecorations, as gaps name it.
 const decorationsResource = "poddecorations.apps.kusionstack.io"
 
+// suiteKinds is how many kinds of the suite facts reads.
+const suiteKinds = 4
+
 // maxSingleNodes is how many nodes are read one by one before all are listed.
 const maxSingleNodes = 3
 
@@ -45,6 +49,15 @@ func (s *session) facts(ctx context.Context, namespace string) (insight.Facts, e
 		}
 	}
 	f.Now = s.now()
+	unserved := 0
+	for _, g := range f.Gaps {
+		if g.Why == notServed {
+			unserved++
+		}
+	}
+	if len(f.Pods) == 0 && unserved == suiteKinds {
+		return f, errors.New("the API server serves none of the suite's kinds: " + notInstalled)
+	}
 	return f, nil
 }
 
@@ -109,6 +122,9 @@ func (s *session) readNamespaces(ctx context.Context, namespace string, f *insig
 	for name, unsaid := range map[string]string{namespace: "whether the namespace is frozen",
 		s.system: "whether the cluster is frozen"} {
 		n, err := s.kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+		if name == namespace && apierrors.IsNotFound(err) {
+			return noNamespace(name)
+		}
 		if err := tolerate(f, err, "get", "namespaces/"+name, "", unsaid); err != nil {
 			return err
 		}

@@ -34,7 +34,7 @@ func (p *plugin) waitForRollout(ctx context.Context, s *session, name string, ti
 	}
 	defer stop()
 	out := p.Out
-	if p.output != "" { // which is how it ends
+	if !p.isText() { // which is how it ends
 		out = io.Discard
 	}
 	ref := insight.Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: s.namespace, Name: name}

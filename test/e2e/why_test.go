@@ -402,7 +402,7 @@ spec:
 		require.Equal(t, map[string]int{"recreate": 2, "held": 1}, env.Plans[0].Ways)
 		require.Equal(t, []string{"template.spec.containers[main].env"}, env.Plans[0].Fields)
 		out, _, code := w.kuperator(t, ns, "diff", "-f", manifest(image2, ""))
-		require.Equal(t, 2, code, out)
+		require.Equal(t, 1, code, out)
 		require.Contains(t, out, "-        image: "+image1)
 		require.Contains(t, out, "2 changed in place, 1 kept as they are")
 		_, _, code = w.kuperator(t, ns, "diff", "-f", manifest(image1, ""))
