@@ -69,6 +69,10 @@ func TestWithoutTheSuite(t *testing.T) {
 				"them\n", problems)
 		})
 	}
+	out, _, code := against(t, bare{}, "doctor", "")
+	require.Equal(t, codeFindings, code)
+	require.Contains(t, out, "PROBLEM  CRDs: ")
+	require.Contains(t, out, "leftovers: none on 0 Pods", "it looks at all else")
 	for _, command := range []string{"pause web", "resume web", "promote web", "abort web", "undo web", "restart web",
 		"set image web main=web:2", "history web", "status web --wait", "plan web", "diff -f -"} {
 		t.Run(command, func(t *testing.T) {

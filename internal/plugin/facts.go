@@ -32,8 +32,26 @@ const suiteKinds = 4
 const maxSingleNodes = 3
 
 // facts reads what insight wants to know of one namespace, or of all (""): one list for each kind. Only Pods must be
-// readable.
+// readable. It is an error if the suite is not installed.
 func (s *session) facts(ctx context.Context, namespace string) (insight.Facts, error) {
+	f, err := s.factsOf(ctx, namespace)
+	if err != nil {
+		return f, err
+	}
+	unserved := 0
+	for _, g := range f.Gaps {
+		if g.Why == notServed {
+			unserved++
+		}
+	}
+	if len(f.Pods) == 0 && unserved == suiteKinds {
+		return f, errors.New("the API server serves none of the suite's kinds: " + notInstalled)
+	}
+	return f, nil
+}
+
+// factsOf is facts of a cluster of which it is not known whether it has the suite.
+func (s *session) factsOf(ctx context.Context, namespace string) (insight.Facts, error) {
 	f := insight.Facts{System: s.system}
 	err := each(ctx, metav1.ListOptions{LabelSelector: managedPods},
 		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -49,15 +67,6 @@ func (s *session) facts(ctx context.Context, namespace string) (insight.Facts, e
 		}
 	}
 	f.Now = s.now()
-	unserved := 0
-	for _, g := range f.Gaps {
-		if g.Why == notServed {
-			unserved++
-		}
-	}
-	if len(f.Pods) == 0 && unserved == suiteKinds {
-		return f, errors.New("the API server serves none of the suite's kinds: " + notInstalled)
-	}
 	return f, nil
 }
 
