@@ -666,11 +666,19 @@ func TestPluginWithTheRightsOfATeam(t *testing.T) {
 		build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "kusionstack.io/kuperator/cmd/kubectl-kuperator")
 		out, err := build.CombinedOutput()
 		require.NoError(t, err, string(out))
-		kubectl := exec.CommandContext(t.Context(), w.KubectlPath(), "kuperator", "status", "-n", ns)
-		kubectl.Env = append(os.Environ(), "KUBECONFIG="+w.AdminKubeconfig, "KUBERC=off",
-			"PATH="+bin+string(filepath.ListSeparator)+os.Getenv("PATH"))
-		out, err = kubectl.CombinedOutput()
-		require.NoError(t, err, string(out))
-		require.Contains(t, string(out), "CollaSet "+ns+"/web")
+		script, err := os.ReadFile("../../cmd/kubectl-kuperator/kubectl_complete-kuperator")
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(bin, "kubectl_complete-kuperator"), script, 0o700))
+		require.NoError(t, os.Symlink(w.KubectlPath(), filepath.Join(bin, "kubectl")))
+		kubectl := func(args ...string) string {
+			command := exec.CommandContext(t.Context(), w.KubectlPath(), args...)
+			command.Env = append(os.Environ(), "KUBECONFIG="+w.AdminKubeconfig, "KUBERC=off",
+				"PATH="+bin+string(filepath.ListSeparator)+os.Getenv("PATH"))
+			out, err := command.CombinedOutput()
+			require.NoError(t, err, string(out))
+			return string(out)
+		}
+		require.Contains(t, kubectl("kuperator", "status", "-n", ns), "CollaSet "+ns+"/web")
+		require.Contains(t, kubectl("__complete", "kuperator", "why", "-n", ns, "pod/"), pod, "kubectl completes its words")
 	})
 }
