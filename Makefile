@@ -68,6 +68,16 @@ build: ## Build all programs into bin/, the plugin kubectl-kuperator too (TAGS=)
 	@mkdir -p bin
 	CGO_ENABLED=0 go build -trimpath $(if $(TAGS),-tags '$(TAGS)') -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
+# Where go install puts programs, or bin/ of PREFIX.
+PLUGIN_DIR = $(if $(PREFIX),$(PREFIX)/bin,$(or $(shell go env GOBIN),$(firstword $(subst :, ,$(shell go env GOPATH)))/bin))
+
+.PHONY: install-plugin
+install-plugin: ## Install kubectl kuperator and its completion where go install does, or into PREFIX/bin (PREFIX=)
+	@mkdir -p bin '$(PLUGIN_DIR)'
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/kubectl-kuperator
+	install -m 0755 bin/kubectl-kuperator cmd/kubectl-kuperator/kubectl_complete-kuperator '$(PLUGIN_DIR)'
+	@echo 'kubectl finds it if this folder is in PATH: $(PLUGIN_DIR)'
+
 # The commit and its time are in the images, so they are the same for everybody who builds that commit.
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)$(if $(shell git status --porcelain 2>/dev/null),-dirty)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)

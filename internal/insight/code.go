@@ -26,8 +26,8 @@ const (
 	CodeRuleNotEvaluated Code = "RuleNotEvaluated"
 )
 
-// isBudget reports whether the code means that Pods are out of service and hold a budget.
-func (c Code) isBudget() bool {
+// IsBudget reports whether the code means that Pods are out of service and hold a budget.
+func (c Code) IsBudget() bool {
 	return c == CodeBudgetSpent || c == CodeTopologyBudgetSpent || c == CodeGroupBudgetSpent
 }
 

@@ -159,7 +159,7 @@ func (x *index) replacedFirst(
 	if set == nil || set.UID != owner.UID {
 		return nil, held, waits
 	}
-	counts := func(r Reason) bool { return r.Code.isBudget() || r.Code == CodeDisruptionBudget }
+	counts := func(r Reason) bool { return r.Code.IsBudget() || r.Code == CodeDisruptionBudget }
 	isCounted := slices.ContainsFunc(held, counts) || slices.ContainsFunc(waits, counts)
 	policy := drain.PolicyOf(set)
 	if policy.Obstacle != "" && isCounted {

@@ -80,6 +80,8 @@ type Workload struct {
 	Paused bool `json:"paused,omitempty"`
 	// Reasons are what keeps the workload as a whole from its spec, the blocker first.
 	Reasons []Reason `json:"reasons,omitempty"`
+	// Rules are the names of the PodTransitionRules that select one of its Pods, sorted.
+	Rules []string `json:"rules,omitempty"`
 	// Pods are its Pods under the lifecycle, by name.
 	Pods []Pod `json:"pods"`
 }
@@ -91,7 +93,11 @@ type Pod struct {
 	// Node is empty for a Pod that has none.
 	Node     string `json:"node,omitempty"`
 	Revision string `json:"revision,omitempty"`
-	State    State  `json:"state"`
+	// Images are those of its containers, in the order of its spec.
+	Images []string `json:"images,omitempty"`
+	// Created is when it was created.
+	Created *time.Time `json:"created,omitempty"`
+	State   State      `json:"state"`
 	// Since is when Ready last changed, or when the deletion was asked for; nil if the Pod does not say.
 	Since *time.Time `json:"since,omitempty"`
 	// Operations are those on the Pod, by ID.

@@ -91,7 +91,11 @@ func (x *index) podWithout(pod *corev1.Pod) Pod {
 	p := Pod{
 		Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
 		Revision: pod.Labels[appsv1.ControllerRevisionHashLabelKey],
+		Created:  timeOf(pod.CreationTimestamp.Time),
 		State:    stateOf(v, operations), Since: changedAt(pod), Marks: x.marks(v),
+	}
+	for i := range pod.Spec.Containers {
+		p.Images = append(p.Images, pod.Spec.Containers[i].Image)
 	}
 	if v.Terminating {
 		p.Reasons = x.terminating(pod)
@@ -305,8 +309,8 @@ func (x *index) alone(component string) []Reason {
 	return nil
 }
 
-// blocker is the first of the Pod's reasons: of the operation that is the furthest, else of the Pod itself.
-func (p *Pod) blocker() *Reason {
+// Blocker is the first of the Pod's reasons: of the operation that is the furthest, else of the Pod itself.
+func (p *Pod) Blocker() *Reason {
 	reasons := p.all()
 	if len(reasons) == 0 {
 		return nil

@@ -332,7 +332,7 @@ func (x *index) holders(r *appsv1alpha1.PodTransitionRule, compiled podops.Rule)
 func (x *index) fill(h *Holder, pod *corev1.Pod) {
 	p := x.podWithout(pod)
 	h.State = p.State
-	if blocker := p.blocker(); blocker != nil {
+	if blocker := p.Blocker(); blocker != nil {
 		h.WaitsFor = blocker
 	}
 }

@@ -88,7 +88,7 @@ func byDepth(reasons []Reason) []Reason {
 		switch {
 		case slices.Contains(symptoms, r.Code):
 			return 2
-		case r.Code.isBudget():
+		case r.Code.IsBudget():
 			return 1
 		}
 		return 0
@@ -99,7 +99,7 @@ func byDepth(reasons []Reason) []Reason {
 
 // stuck sums up what Pods wait for, by the code of their blockers.
 func stuck(pods []Pod) []Stuck {
-	return group(len(pods), func(i int) (string, *Reason) { return pods[i].Name, pods[i].blocker() })
+	return group(len(pods), func(i int) (string, *Reason) { return pods[i].Name, pods[i].Blocker() })
 }
 
 // group sums up n Pods by the code of their reasons. of returns the name of each and its reason, nil if it has none.
@@ -126,7 +126,7 @@ func group(n int, of func(int) (string, *Reason)) []Stuck {
 // nameHolders says who holds the budgets that reasons are about.
 func (x *index) nameHolders(reasons []Reason, but string) {
 	for i := range reasons {
-		if !reasons[i].Code.isBudget() {
+		if !reasons[i].Code.IsBudget() {
 			continue
 		}
 		at := x.ruleOf(reasons[i])
@@ -165,7 +165,7 @@ func podSummary(p Pod) string {
 	for _, m := range p.Marks {
 		text += "; " + m.Label + " is asked for by " + strings.Join(m.Askers, ", ")
 	}
-	if b := p.blocker(); b != nil {
+	if b := p.Blocker(); b != nil {
 		return "Pod " + p.Name + " " + text + "; blocked by " + string(b.Code) + ": " + b.Message
 	}
 	return "Pod " + p.Name + " " + text + "; nothing is wanted of it"

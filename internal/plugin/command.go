@@ -9,7 +9,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/utils/clock"
@@ -27,16 +26,22 @@ const (
 var version = "unknown"
 
 // Exit codes. doctor and drain-check end with codeFindings if something is wrong or held, commands that follow a job
-// with codeInterrupted if they are stopped before the job has ended: as a shell has it for Ctrl-C.
+// with codeInterrupted if they are stopped before the job has ended: as a shell has it for Ctrl-C. diff has those of
+// kubectl diff, so that an error is not taken for a difference.
 const (
 	codeOK          = 0
 	codeError       = 1
 	codeFindings    = 2
+	codeDiffers     = 1
+	codeDiffError   = 2
 	codeInterrupted = 130
 )
 
 // errFindings means that a command worked and found something that its caller should know by the exit code.
 var errFindings = errors.New("findings")
+
+// errDiffers means that diff worked and found differences.
+var errDiffers = errors.New("differences")
 
 // Main runs the plugin and returns its exit code.
 func Main(args []string, streams genericiooptions.IOStreams) int {
@@ -48,9 +53,9 @@ func Main(args []string, streams genericiooptions.IOStreams) int {
 
 // Run is Main with the caller's context.
 func Run(ctx context.Context, args []string, streams genericiooptions.IOStreams) int {
-	root := NewCommand(streams) //nolint:contextcheck // completions take the context of their command, which has this one
+	p, root := newCommand(streams) //nolint:contextcheck // completions take the context of their command, which has this one
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	switch {
 	case errors.Is(err, errInterrupted):
 		return codeInterrupted
@@ -58,8 +63,13 @@ func Run(ctx context.Context, args []string, streams genericiooptions.IOStreams)
 		return codeOK
 	case errors.Is(err, errFindings):
 		return codeFindings
+	case errors.Is(err, errDiffers):
+		return codeDiffers
 	}
-	fmt.Fprintf(streams.ErrOut, "error: %v\n", advised(err))
+	fmt.Fprintf(streams.ErrOut, "error: %v\n", p.advised(ctx, err))
+	if cmd.Name() == diffName {
+		return codeDiffError
+	}
 	return codeError
 }
 
@@ -68,14 +78,21 @@ type plugin struct {
 	genericiooptions.IOStreams
 	config *genericclioptions.ConfigFlags
 	clock  clock.WithTicker
-	// output is "", json or yaml.
+	// output is "", json, yaml, name, wide or jsonpath=TEMPLATE.
 	output string
 	// system is the namespace that the suite is installed in.
 	system string
+	// session is the connection of the command; nil until it has one.
+	session *session
 }
 
 // NewCommand is the root command.
 func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
+	_, root := newCommand(streams)
+	return root
+}
+
+func newCommand(streams genericiooptions.IOStreams) (*plugin, *cobra.Command) {
 	p := &plugin{IOStreams: streams, config: genericclioptions.NewConfigFlags(true), clock: clock.RealClock{}}
 	root := &cobra.Command{
 		Use:   fieldManager,
@@ -95,16 +112,16 @@ Every command reads with the permissions of its user: what may not be read is na
 	p.config.CacheDir = nil // nothing is discovered
 	p.config.AddFlags(root.PersistentFlags())
 	root.PersistentFlags().StringVarP(&p.output, "output", "o", "",
-		"Output format: json or yaml. Empty: human-readable text.")
+		"Output format: json, yaml, name, wide or jsonpath=TEMPLATE. Empty: human-readable text.")
 	root.PersistentFlags().StringVar(&p.system, "suite-namespace", insight.SystemNamespace,
 		"Namespace in which the suite is installed.")
 	completed(root.RegisterFlagCompletionFunc("suite-namespace", p.completeNamespaces))
 	completed(root.RegisterFlagCompletionFunc("output",
-		cobra.FixedCompletions([]string{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
+		cobra.FixedCompletions([]string{outputJSON, outputYAML, outputName, outputWide, outputPath}, cobra.ShellCompDirectiveNoFileComp)))
 	completed(root.RegisterFlagCompletionFunc("namespace", p.completeNamespaces))
 	root.AddGroup(&cobra.Group{ID: groupLook, Title: "Look:"}, &cobra.Group{ID: groupChange, Title: "Change:"})
 	root.AddCommand(p.commands()...)
-	return root
+	return p, root
 }
 
 const (
@@ -136,20 +153,4 @@ func buildVersion() string {
 		return info.Main.Version
 	}
 	return version
-}
-
-// advised adds to an error what its user can do about it.
-func advised(err error) error {
-	switch {
-	case apierrors.IsForbidden(err):
-		return fmt.Errorf(
-			"%w\nyou lack that permission: the roles view (to look) and edit (to change) have it for a namespace where kuperator-view and kuperator-edit are installed; see docs/kubectl-kuperator.md#permissions",
-			err)
-	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("%w\nthe API server does not accept your credentials: log in again, or choose another --context",
-			err)
-	case apierrors.IsConflict(err):
-		return fmt.Errorf("%w\nanother client has changed it meanwhile: look again, and repeat the command", err)
-	}
-	return err
 }

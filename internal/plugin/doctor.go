@@ -156,11 +156,11 @@ func (s *session) checkKinds(d *insight.Diagnosis) {
 // checkFacts reads what insight diagnoses: Leases, freezes, rules, CollaSets and Pods of the cluster, or, without the
 // right to that, of the namespace.
 func (s *session) checkFacts(ctx context.Context, d *insight.Diagnosis) {
-	facts, err := s.facts(ctx, "")
+	facts, err := s.factsOf(ctx, "")
 	where := "of all namespaces"
 	if apierrors.IsForbidden(err) {
 		where = "of namespace " + s.namespace
-		facts, err = s.facts(ctx, s.namespace)
+		facts, err = s.factsOf(ctx, s.namespace)
 	}
 	if err != nil {
 		d.Add(insight.LevelUnknown, "Pods", err.Error(), "")

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -24,12 +25,33 @@ const jobsResource = "operationjobs.apps.kusionstack.io"
 // decorationsResource is the resource of PodDecorations, as gaps name it.
 const decorationsResource = "poddecorations.apps.kusionstack.io"
 
+// suiteKinds is how many kinds of the suite facts reads.
+const suiteKinds = 4
+
 // maxSingleNodes is how many nodes are read one by one before all are listed.
 const maxSingleNodes = 3
 
 // facts reads what insight wants to know of one namespace, or of all (""): one list for each kind. Only Pods must be
-// readable.
+// readable. It is an error if the suite is not installed.
 func (s *session) facts(ctx context.Context, namespace string) (insight.Facts, error) {
+	f, err := s.factsOf(ctx, namespace)
+	if err != nil {
+		return f, err
+	}
+	unserved := 0
+	for _, g := range f.Gaps {
+		if g.Why == notServed {
+			unserved++
+		}
+	}
+	if len(f.Pods) == 0 && unserved == suiteKinds {
+		return f, errors.New("the API server serves none of the suite's kinds: " + notInstalled)
+	}
+	return f, nil
+}
+
+// factsOf is facts of a cluster of which it is not known whether it has the suite.
+func (s *session) factsOf(ctx context.Context, namespace string) (insight.Facts, error) {
 	f := insight.Facts{System: s.system}
 	err := each(ctx, metav1.ListOptions{LabelSelector: managedPods},
 		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -109,6 +131,9 @@ func (s *session) readNamespaces(ctx context.Context, namespace string, f *insig
 	for name, unsaid := range map[string]string{namespace: "whether the namespace is frozen",
 		s.system: "whether the cluster is frozen"} {
 		n, err := s.kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+		if name == namespace && apierrors.IsNotFound(err) {
+			return noNamespace(name)
+		}
 		if err := tolerate(f, err, "get", "namespaces/"+name, "", unsaid); err != nil {
 			return err
 		}

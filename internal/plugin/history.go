@@ -376,7 +376,9 @@ func (p *plugin) abortCommand() *cobra.Command {
 		`Stop the rollout of a CollaSet that is under way: its Pods go back to the revision that they came from.
 
 The templates of that revision are restored, as undo does it. Pods with an operation under way return to it within the
-operation. Change your manifests as well.`,
+operation. Change your manifests as well.
+
+It takes the role edit. With kuperator-operate, pause stops the rollout where it is.`,
 		func(ctx context.Context, s *session, set *appsv1alpha1.CollaSet, dry dryRun) (change, error) {
 			return s.abort(ctx, set, dry)
 		})

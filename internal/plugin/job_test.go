@@ -271,7 +271,8 @@ func follow(t *testing.T, output string, listing error) *followed {
 	})
 	suite.PrependWatchReactor("operationjobs", clienttesting.DefaultWatchReactor(f.changes, nil))
 	p := &plugin{IOStreams: genericiooptions.IOStreams{Out: f.out, ErrOut: f.problems}, output: output}
-	s := &session{namespace: "shop", system: insight.SystemNamespace, kube: kubefake.NewClientset(), suite: suite,
+	kube := kubefake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
+	s := &session{namespace: "shop", system: insight.SystemNamespace, kube: kube, suite: suite,
 		clock: clock.RealClock{}, server: &serverTime{clock: clock.RealClock{}}}
 	ctx, interrupt := context.WithCancel(t.Context())
 	f.interrupt = interrupt

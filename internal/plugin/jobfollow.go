@@ -29,7 +29,7 @@ func (p *plugin) followJob(ctx context.Context, s *session, job *appsv1alpha1.Op
 	defer stop()
 	ref := refOfJob(job)
 	out := p.Out
-	if p.output != "" { // which is the job, at its end
+	if !p.isText() { // which is the job, at its end
 		out = io.Discard
 	}
 	fmt.Fprintf(out, "%s created\n", shown(ref))

@@ -32,6 +32,11 @@ type outlooks struct {
 	Plans []outlook `json:"plans"`
 }
 
+// differences is what diff prints.
+type differences struct {
+	Diffs []difference `json:"diffs"`
+}
+
 // difference is one of those that diff prints.
 type difference struct {
 	// CollaSet or PodDecoration is what changes.
@@ -72,14 +77,17 @@ the current rollout. The order is computed by the code of the controllers from t
 	return cmd
 }
 
+// diffName is the name of the command that has exit codes of its own.
+const diffName = "diff"
+
 func (p *plugin) diffCommand() *cobra.Command {
 	file := ""
 	cmd := &cobra.Command{
-		Use: "diff -f FILE", GroupID: groupLook, Short: "Show what a manifest changes, and what that does to the Pods",
+		Use: diffName + " -f FILE", GroupID: groupLook, Short: "Show what a manifest changes, and what that does to the Pods",
 		Long: `Show what kubectl apply of a manifest would change in its CollaSets and PodDecorations, as a unified diff, and
 the plan for the Pods.
 
-The exit code is 2 if there are changes.`,
+The exit code is that of kubectl diff: 0 if nothing changes, 1 if something does, and 2 if the command fails.`,
 		Example: "  kubectl kuperator diff -f web.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -90,28 +98,29 @@ The exit code is 2 if there are changes.`,
 			if err != nil {
 				return err
 			}
-			differences := make([]difference, len(found))
+			all := differences{make([]difference, len(found))}
 			differs := false
 			for i := range found {
 				text, err := unified(changes[i].live, changes[i].next)
 				if err != nil {
 					return err
 				}
-				differences[i] = difference{Diff: text, Plan: found[i]}
+				d := &all.Diffs[i]
+				d.Diff, d.Plan = text, found[i]
 				ref := found[i].subject()
-				if differences[i].CollaSet = &ref; ref.Kind == appsv1alpha1.PodDecorationKind {
-					differences[i].CollaSet, differences[i].PodDecoration = nil, &ref
+				if d.CollaSet = &ref; ref.Kind == appsv1alpha1.PodDecorationKind {
+					d.CollaSet, d.PodDecoration = nil, &ref
 				}
 				differs = differs || text != ""
 			}
-			err = p.print(map[string]any{"diffs": differences}, func(w io.Writer) {
-				for _, d := range differences {
+			err = p.print(all, func(w io.Writer) {
+				for _, d := range all.Diffs {
 					fmt.Fprint(w, d.Diff)
 					d.Plan.write(w)
 				}
 			})
 			if err == nil && differs {
-				return errFindings
+				return errDiffers
 			}
 			return err
 		},

@@ -186,9 +186,11 @@ func TestTimesAreTheServers(t *testing.T) {
 
 func TestErrorsSayWhatToChange(t *testing.T) {
 	for arguments, want := range map[string]string{
-		"why":                                  "accepts between 1 and 2 arg",
+		"why pod web a":                        "accepts at most 2 arg",
 		"why service/web":                      "give it as pod/NAME",
-		"status -o xml":                        "use json or yaml",
+		"status -o xml":                        "use json, yaml, name, wide or jsonpath=TEMPLATE",
+		"status -o jsonpath={.a":               "unclosed action",
+		"status -o jsonpath=":                  "lacks a template",
 		"status --pods=some":                   "use moving, all or none",
 		"status -A collaset/web":               "-n instead of -A",
 		"freeze shop":                          "--reason is missing",
@@ -196,7 +198,6 @@ func TestErrorsSayWhatToChange(t *testing.T) {
 		"freeze shop --cluster --reason x":     "or --cluster",
 		"pause web --dry-run=maybe":            "use none, client or server",
 		"plan":                                 "-f FILE",
-		"diff":                                 "-f is missing",
 		"plan -f /no/such/file":                "no such file",
 		"pause pod/web":                        "collaset/NAME",
 		"replace deployment/web":               "pod/NAME",

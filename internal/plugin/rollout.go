@@ -34,7 +34,7 @@ func (p *plugin) waitForRollout(ctx context.Context, s *session, name string, ti
 	}
 	defer stop()
 	out := p.Out
-	if p.output != "" { // which is how it ends
+	if !p.isText() { // which is how it ends
 		out = io.Discard
 	}
 	ref := insight.Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: s.namespace, Name: name}
@@ -111,7 +111,8 @@ func (p *plugin) promoteCommand() *cobra.Command {
 	cmd := p.onSet("promote", "Update more Pods of a CollaSet, by a lower partition",
 		`Update more Pods of a CollaSet, by a lower partition: all of them, or all but as many as --partition says.
 
-Rules, maxUnavailable and a pause apply as before. To hold back more Pods, change the partition in the manifest.`,
+Rules, maxUnavailable and a pause apply as before. To hold back more Pods, change the partition in the manifest. The
+roles edit and kuperator-operate may promote.`,
 		func(ctx context.Context, s *session, set *appsv1alpha1.CollaSet, dry dryRun) (change, error) {
 			to, err := parsePartition(partition)
 			if err != nil {

@@ -89,9 +89,12 @@ func (s *canaryServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case last == "deployments":
 		answer = appsv1.DeploymentList{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DeploymentList"},
 			Items: s.deployments}
+	case last == "shop":
+		answer = corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+			ObjectMeta: metav1.ObjectMeta{Name: last}}
 	default:
 		w.WriteHeader(http.StatusNotFound)
-		answer = metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound,
+		answer = metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound,
 			Message: last + " not found"}
 	}
 	_ = json.NewEncoder(w).Encode(answer)
@@ -381,7 +384,7 @@ namespace: kuperator-system
 		"version --suite-namespace nowhere": {out: "kubectl kuperator v0.1.0\n" +
 			"no component of the suite is installed in namespace nowhere: --suite-namespace chooses another\n"},
 		"version --request-timeout 5s": {forbidden: true, out: "kubectl kuperator v0.1.0\nnot known: which versions run " +
-			"(you may not list deployments.apps in namespace kuperator-system)\n"},
+			"(you may not list deployments.apps in namespace kuperator-system; the role view has that right)\n"},
 	} {
 		t.Run(command, func(t *testing.T) {
 			s := &canaryServer{set: canary(), deployments: tc.deployments, forbidden: tc.forbidden}

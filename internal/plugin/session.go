@@ -10,7 +10,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
@@ -65,6 +64,7 @@ func (p *plugin) connect() (*session, error) {
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("making clients: %w", err)
 	}
+	p.session = s
 	return s, nil
 }
 
@@ -151,8 +151,10 @@ func gap(err error, verb, resource, namespace, unsaid string) *insight.Gap {
 	switch {
 	case apierrors.IsForbidden(err):
 		g.Missing = verb + " " + resource + where
-	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
-		g.Why = "the API server does not know it: " + err.Error()
+	case isUnserved(err):
+		g.Why = notServed
+	case apierrors.IsNotFound(err):
+		g.Why = "it does not exist: " + err.Error()
 	default:
 		return nil
 	}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/term"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -243,9 +242,8 @@ func (p *plugin) draw(fleet insight.Fleet, o statusOptions, before string) (stri
 	var text strings.Builder
 	writeFleet(&text, still, o)
 	same := text.String() == before
-	file, isFile := p.Out.(interface{ Fd() uintptr })
 	switch {
-	case p.output == "" && isFile && term.IsTerminal(int(file.Fd())):
+	case p.isText() && p.isTerminal():
 		fmt.Fprint(p.Out, "\033[H\033[2J")
 	case same:
 		return before, nil

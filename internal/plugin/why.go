@@ -22,22 +22,27 @@ const (
 
 func (p *plugin) whyCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "why KIND/NAME",
+		Use:     "why [KIND/NAME]",
 		GroupID: groupLook,
 		Short:   "Show what a Pod, a workload or a job waits for, since when, and what to do",
 		Long: `Show what a Pod, a workload, an OperationJob or a PodDecoration waits for, since when, and what to do.
 
 The first reason is the blocker: what has to change first. A budget that is exhausted is shown with the Pods that use it
-and what those wait for themselves. Without a kind, NAME is a Pod.`,
-		Example: `  kubectl kuperator why pod/web-7k2xd
+and what those wait for themselves. Without a kind, NAME is a Pod. Without a name, what waits in the namespace is listed.`,
+		Example: `  # What waits in this namespace
+  kubectl kuperator why
+  kubectl kuperator why pod/web-7k2xd
   kubectl kuperator why collaset/web
   kubectl kuperator why operationjob/restart-web-x7k2p
   kubectl kuperator why poddecoration/proxy
   kubectl kuperator why deployment/guest -o json`,
-		Args: cobra.RangeArgs(1, 2),
+		Args: cobra.MaximumNArgs(2),
 		ValidArgsFunction: p.completeNames("Pod", appsv1alpha1.CollaSetKind, appsv1alpha1.OperationJobKind,
 			appsv1alpha1.PodDecorationKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return p.whatWaits(cmd.Context())
+			}
 			return p.why(cmd.Context(), args)
 		},
 	}
@@ -62,6 +67,87 @@ func (p *plugin) why(ctx context.Context, args []string) error {
 		return err
 	}
 	return p.print(answer, func(w io.Writer) { writeAnswer(w, answer) })
+}
+
+// waitList is what why prints without a name.
+type waitList struct {
+	ObservedAt time.Time     `json:"observedAt"`
+	Waits      []waiting     `json:"waits"`
+	Gaps       []insight.Gap `json:"gaps,omitempty"`
+}
+
+// waiting is an object and what it waits for first.
+type waiting struct {
+	Object  insight.Ref    `json:"object"`
+	Blocker insight.Reason `json:"blocker"`
+}
+
+// whatWaits lists what one may ask why about.
+func (p *plugin) whatWaits(ctx context.Context) error {
+	if err := p.checkOutput(); err != nil {
+		return err
+	}
+	s, err := p.connect()
+	if err != nil {
+		return err
+	}
+	facts, err := s.facts(ctx, s.namespace)
+	if err != nil {
+		return err
+	}
+	found := waitsIn(insight.Describe(facts))
+	return p.print(found, func(w io.Writer) {
+		if len(found.Waits) == 0 {
+			fmt.Fprintf(w, "Nothing waits in namespace %s. why KIND/NAME is about one object, and -n chooses another namespace.\n",
+				s.namespace)
+		} else {
+			writeWaiting(w, found)
+		}
+		writeGaps(w, found.Gaps)
+	})
+}
+
+// waitsIn are the jobs, PodDecorations, workloads and Pods of a fleet that wait, in this order.
+func waitsIn(f insight.Fleet) waitList {
+	found := waitList{ObservedAt: f.ObservedAt, Waits: []waiting{}, Gaps: f.Gaps}
+	add := func(kind, namespace, name string, r *insight.Reason) {
+		found.Waits = append(found.Waits, waiting{insight.Ref{Kind: kind, Namespace: namespace, Name: name}, *r})
+	}
+	for i := range f.Jobs {
+		if j := &f.Jobs[i]; len(j.Reasons) > 0 {
+			add(appsv1alpha1.OperationJobKind, j.Namespace, j.Name, &j.Reasons[0])
+		}
+	}
+	for i := range f.Decorations {
+		if d := &f.Decorations[i]; len(d.Reasons) > 0 {
+			add(appsv1alpha1.PodDecorationKind, d.Namespace, d.Name, &d.Reasons[0])
+		}
+	}
+	for i := range f.Workloads {
+		if w := &f.Workloads[i]; len(w.Reasons) > 0 {
+			add(w.Kind, w.Namespace, w.Name, &w.Reasons[0])
+		}
+	}
+	for i := range f.Workloads {
+		for j := range f.Workloads[i].Pods {
+			if p := &f.Workloads[i].Pods[j]; p.Blocker() != nil {
+				add("Pod", p.Namespace, p.Name, p.Blocker())
+			}
+		}
+	}
+	return found
+}
+
+// writeWaiting is the list.
+func writeWaiting(w io.Writer, found waitList) {
+	fmt.Fprintln(w, "These wait. why KIND/NAME tells of one of them what holds it up, and what to do:")
+	for i, one := range found.Waits {
+		if i == maxTargets {
+			fmt.Fprintf(w, "  and %d more (-o json has them)\n", len(found.Waits)-maxTargets)
+			return
+		}
+		fmt.Fprintf(w, "  %s\n", joined(shown(one.Object), string(one.Blocker.Code)+": "+one.Blocker.Message))
+	}
 }
 
 // answer reads the namespace and asks why.

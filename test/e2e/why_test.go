@@ -402,7 +402,7 @@ spec:
 		require.Equal(t, map[string]int{"recreate": 2, "held": 1}, env.Plans[0].Ways)
 		require.Equal(t, []string{"template.spec.containers[main].env"}, env.Plans[0].Fields)
 		out, _, code := w.kuperator(t, ns, "diff", "-f", manifest(image2, ""))
-		require.Equal(t, 2, code, out)
+		require.Equal(t, 1, code, out)
 		require.Contains(t, out, "-        image: "+image1)
 		require.Contains(t, out, "2 changed in place, 1 kept as they are")
 		_, _, code = w.kuperator(t, ns, "diff", "-f", manifest(image1, ""))
@@ -452,6 +452,42 @@ spec:
 		_, problems, code := w.kuperator(t, ns, "undo", "collaset/web", "--to-revision=99")
 		require.Equal(t, 1, code)
 		require.Contains(t, problems, "history")
+	})
+
+	t.Run("set image, promote and abort", func(t *testing.T) {
+		waited := func() string {
+			return w.does(t, ns, "status", "collaset/web", "--wait", "--timeout", await.Patience.String())
+		}
+		require.Contains(t, w.does(t, ns, "set", "image", "collaset/web", "main="+image2), "main: "+image1+" -> "+image2)
+		require.Contains(t, waited(), "successfully rolled out: the partition keeps 1 Pod")
+		waitRollout(t, image2, 2)
+		text := w.does(t, ns, "status", "collaset/web")
+		require.Contains(t, text, "rule "+ns+"/web", "the budget is shown at rest")
+		for _, pod := range w.pods(t, ns, "web") {
+			require.Regexp(t, "(?m)^  "+pod.Name+" .*Serving", text, "a line for each Pod")
+		}
+		require.Contains(t, w.does(t, ns, "promote", "web", "--partition", "1"), "nothing to do")
+		require.Contains(t, w.does(t, ns, "promote", "web"), "3 of 3 Pods are to be at")
+		require.Contains(t, waited(), "successfully rolled out")
+		waitRollout(t, image2, 3)
+
+		require.Contains(t, w.does(t, ns, "set", "image", "web", "*="+image3), "image updated")
+		await.Nil(t, "a Pod to be at the new image", func() error {
+			if len(at(w.pods(t, ns, "web"), image3)) == 0 {
+				return errors.New("none is")
+			}
+			return nil
+		})
+		require.Contains(t, w.does(t, ns, "abort", "web"), "collaset/web stops its rollout to")
+		require.Contains(t, waited(), "successfully rolled out")
+		waitRollout(t, image2, 3)
+		require.Contains(t, w.does(t, ns, "why"), "Nothing waits in namespace "+ns)
+		require.Equal(t, "collaset.apps.kusionstack.io/web\n", w.does(t, ns, "status", "-o", "name"))
+		w.kubectl(t, ns, "apply", "-f", manifest(image1, ""))
+		waitRollout(t, image1, 2)
+		w.does(t, ns, "promote", "web")
+		waitRollout(t, image1, 3)
+		w.kubectl(t, ns, "apply", "-f", manifest(image1, ""))
 	})
 
 	t.Run("restart and replace", func(t *testing.T) {
@@ -536,12 +572,15 @@ func TestPluginWithTheRightsOfATeam(t *testing.T) {
 	w := together(t)
 	ns := w.namespace(t)
 	pod := w.onePod(t, ns, "web")
-	for user, role := range map[string]string{"viewer": "view", "editor": "edit"} {
-		w.create(t, &rbacv1.RoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: user},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}},
-		})
+	for user, roles := range map[string][]string{"viewer": {"view"}, "editor": {"edit"},
+		"oncall": {"view", "kuperator-operate"}} {
+		for _, role := range roles {
+			w.create(t, &rbacv1.RoleBinding{
+				ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: user + "-" + role},
+				RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+				Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}},
+			})
+		}
 	}
 	await.Nil(t, "the roles to be joined and bound", func() error {
 		_, problems, code := w.kuperator(t, ns, "status", "collaset/web", "--as=viewer")
@@ -575,6 +614,20 @@ func TestPluginWithTheRightsOfATeam(t *testing.T) {
 		w.does(t, ns, "pause", "web", "--as=editor")
 		require.Contains(t, w.does(t, ns, "status", "--as=viewer"), "Paused")
 		w.does(t, ns, "resume", "web", "--as=editor")
+	})
+	t.Run("who is on call promotes, and gives no Pod another image", func(t *testing.T) {
+		w.kubectl(t, ns, "patch", "collaset", "web", "--type=merge", "-p",
+			`{"spec":{"updateStrategy":{"rollingUpdate":{"byPartition":{"partition":1}}}}}`)
+		require.Contains(t, w.does(t, ns, "promote", "web", "--as=oncall"), "promoted")
+		w.does(t, ns, "pause", "web", "--as=oncall")
+		w.does(t, ns, "resume", "web", "--as=oncall")
+		await.Nil(t, "the policy to be in force", func() error {
+			_, problems, code := w.kuperator(t, ns, "set", "image", "web", "main="+image2, "--dry-run=server", "--as=oncall")
+			if code != 1 || !strings.Contains(problems, "the role kuperator-operate does not cover that; the role edit does") {
+				return fmt.Errorf("exit code %d: %s", code, problems)
+			}
+			return nil
+		})
 	})
 	t.Run("status --watch shows what changes", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
@@ -613,11 +666,19 @@ func TestPluginWithTheRightsOfATeam(t *testing.T) {
 		build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "kusionstack.io/kuperator/cmd/kubectl-kuperator")
 		out, err := build.CombinedOutput()
 		require.NoError(t, err, string(out))
-		kubectl := exec.CommandContext(t.Context(), w.KubectlPath(), "kuperator", "status", "-n", ns)
-		kubectl.Env = append(os.Environ(), "KUBECONFIG="+w.AdminKubeconfig, "KUBERC=off",
-			"PATH="+bin+string(filepath.ListSeparator)+os.Getenv("PATH"))
-		out, err = kubectl.CombinedOutput()
-		require.NoError(t, err, string(out))
-		require.Contains(t, string(out), "CollaSet "+ns+"/web")
+		script, err := os.ReadFile("../../cmd/kubectl-kuperator/kubectl_complete-kuperator")
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(bin, "kubectl_complete-kuperator"), script, 0o700))
+		require.NoError(t, os.Symlink(w.KubectlPath(), filepath.Join(bin, "kubectl")))
+		kubectl := func(args ...string) string {
+			command := exec.CommandContext(t.Context(), w.KubectlPath(), args...)
+			command.Env = append(os.Environ(), "KUBECONFIG="+w.AdminKubeconfig, "KUBERC=off",
+				"PATH="+bin+string(filepath.ListSeparator)+os.Getenv("PATH"))
+			out, err := command.CombinedOutput()
+			require.NoError(t, err, string(out))
+			return string(out)
+		}
+		require.Contains(t, kubectl("kuperator", "status", "-n", ns), "CollaSet "+ns+"/web")
+		require.Contains(t, kubectl("__complete", "kuperator", "why", "-n", ns, "pod/"), pod, "kubectl completes its words")
 	})
 }

@@ -85,7 +85,7 @@ spec:
 	require.Equal(t, map[string]int{"updated": 1, "held": 2}, plan("poddecoration/proxy").Plans[0].Ways)
 
 	out, _, code := w.kuperator(t, ns, "diff", "-f", manifest("proxy:3", 2))
-	require.Equal(t, 2, code, out)
+	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "1 changed in place, 2 kept as they are")
 
 	w.kubectl(t, ns, "apply", "-f", manifest("proxy:non-exist", 2))

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -40,6 +41,11 @@ func merge(object client.Object, body string) func(context.Context, client.Clien
 	}
 }
 
+// partition is a merge patch of a CollaSet's partition.
+func partition(value string) string {
+	return fmt.Sprintf(`{"spec":{"updateStrategy":{"rollingUpdate":{"byPartition":{"partition":%s}}}}}`, value)
+}
+
 func changeImage(ctx context.Context, c client.Client, namespace string) error {
 	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "subject"}}
 	return c.Patch(ctx, target, client.RawPatch(types.JSONPatchType,
@@ -61,6 +67,11 @@ func attempts() []attempt {
 			merge(set,
 				`{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":"2030-01-01T00:00:00Z"}}}}}`),
 			false, true, true},
+		{"promote", merge(set, partition(`2`)), false, true, true},
+		{"promote to a percentage", merge(set, partition(`"20%"`)), false, true, true},
+		{"promote all Pods", merge(set, partition(`null`)), false, true, true},
+		{"promote without the field", merge(set, `{"spec":{"updateStrategy":{"rollingUpdate":{"byPartition":null}}}}`), false,
+			true, true},
 		{"scale", func(ctx context.Context, c client.Client, namespace string) error {
 			target := workload.CollaSet(namespace, "subject", image1, 0)
 			return c.SubResource("scale").Patch(ctx, target,
@@ -85,6 +96,17 @@ func attempts() []attempt {
 		{"run another image", merge(set, `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"evil:1"}]}}}}`),
 			false, false, true},
 		{"change replicas in the spec", merge(set, `{"spec":{"replicas":3}}`), false, false, true},
+		{"hold back more Pods", merge(set, partition(`4`)), false, false, true},
+		{"hold back a larger percentage", merge(set, partition(`"35%"`)), false, false, true},
+		{"update all Pods at once", merge(set, `{"spec":{"updateStrategy":{"rollingUpdate":{"maxUnavailable":"100%"}}}}`),
+			false, false, true},
+		{"update more Pods at once", merge(set,
+			`{"spec":{"updateStrategy":{"rollingUpdate":{"byPartition":{"partition":2},"maxUnavailable":null}}}}`),
+			false, false, true},
+		{"choose Pods by label", merge(set, `{"spec":{"updateStrategy":{"rollingUpdate":{"byLabel":{}}}}}`), false, false,
+			true},
+		{"have Pods replaced", merge(set, `{"spec":{"updateStrategy":{"podUpgradePolicy":"Replace"}}}`), false, false, true},
+		{"remove the update strategy", merge(set, `{"spec":{"updateStrategy":null}}`), false, false, true},
 		{"add a field to the spec", merge(set, `{"spec":{"minReadySeconds":5}}`), false, false, true},
 		{"remove a field of the spec", merge(set, `{"spec":{"replicas":null}}`), false, false, true},
 		{"give Pods a label", merge(set, `{"spec":{"template":{"metadata":{"labels":{"team":"evil"}}}}}`), false,
@@ -158,8 +180,11 @@ func TestRoles(t *testing.T) {
 			Labels: map[string]string{"team": "good"}},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image1}}},
 	}
-	set := workload.CollaSet(namespace, "subject", image1, 1)
+	set := workload.CollaSet(namespace, "subject", image1, 10)
 	set.Spec.Paused = true
+	set.Spec.UpdateStrategy.RollingUpdate = &appsv1alpha1.RollingUpdateStrategy{
+		ByPartition:    &appsv1alpha1.ByPartition{Partition: ptr.To(intstr.FromInt32(3))},
+		MaxUnavailable: ptr.To(intstr.FromInt32(1))}
 	set.Finalizers = []string{"example.test/hold"}
 	job := operationJob(namespace, "subject", "Restart")
 	job.Spec.Partition = ptr.To[int32](0)
