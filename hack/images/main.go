@@ -1,6 +1,6 @@
-// Command images builds a container image for each component of cmd/, for several platforms, without a container engine,
-// and a bill of materials (SBOM) for each; it pushes them if told to. It packs kubectl kuperator as well, for a release.
-// See docs/operations/supply-chain.md.
+// Command images builds a container image for each component of cmd/, for several platforms, without a container
+// engine, and a bill of materials (SBOM) for each; it pushes them if told to. It packs kubectl kuperator as well, for a
+// release. See docs/operations/supply-chain.md and releasing.md.
 //
 // The same sources, Go version and flags give the same digests, on whatever machine and in whatever folder.
 package main

@@ -17,10 +17,11 @@ import (
 
 const chartName = "kuperator"
 
-// chartFile is what helm package would call it. Helm's versions have no v.
-func (r release) chartFile() string {
-	return chartName + "-" + strings.TrimPrefix(r.version, "v") + ".tgz"
-}
+// chartFile is what helm package would call it.
+func (r release) chartFile() string { return chartName + "-" + withoutV(r.version) + ".tgz" }
+
+// withoutV is a version as Helm writes it.
+func withoutV(version string) string { return strings.TrimPrefix(version, "v") }
 
 // chart packs deploy/charts with the version, the repository and the runbooks as defaults.
 func (r release) chart() error {
@@ -30,7 +31,7 @@ func (r release) chart() error {
 	}
 	edits := map[string][][2]string{
 		"Chart.yaml": {
-			{"\nversion: " + strings.TrimPrefix(installed, "v") + "\n", "\nversion: " + strings.TrimPrefix(r.version, "v") + "\n"},
+			{"\nversion: " + withoutV(installed) + "\n", "\nversion: " + withoutV(r.version) + "\n"},
 			{"\nappVersion: " + installed + "\n", "\nappVersion: " + r.version + "\n"},
 		},
 		"values.yaml": {

@@ -183,7 +183,8 @@ func (s *session) checkNamespace(ctx context.Context, d *insight.Diagnosis) {
 	case err != nil:
 		d.AddGap(check, gap(err, "get", "namespaces", "", "whether "+s.system+" has the label "+label), err)
 	case namespace.Labels[label] != "true":
-		d.Add(insight.LevelWarning, check, s.system+" has no label "+label+"=true: webhooks are asked about the suite's own Pods",
+		d.Add(insight.LevelWarning, check,
+			s.system+" has no label "+label+"=true: webhooks are asked about the suite's own Pods",
 			"kubectl label namespace "+s.system+" "+label+"=true")
 	default:
 		d.Add(insight.LevelOK, check, s.system+" has the label "+label, "")
