@@ -116,7 +116,7 @@ func (d Dashboard) panels() []any {
 		}
 		panels = append(panels, title)
 		y++
-		x, height, within := 0, 0, []any{}
+		top, x, height, within := y, 0, 0, []any{}
 		for _, p := range row.Panels {
 			w, h := plotWidth, plotHeight
 			switch {
@@ -133,7 +133,7 @@ func (d Dashboard) panels() []any {
 			x, height = x+w, max(height, h)
 		}
 		if row.Collapsed {
-			title["panels"] = within
+			title["panels"], y = within, top
 			continue
 		}
 		panels = append(panels, within...)
