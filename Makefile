@@ -84,8 +84,12 @@ SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
 
 .PHONY: images
 images: ## Build all images and their SBOMs into bin/images, without Docker (VERSION=, TAGS=, PUSH=registry/repository)
-	SOURCE_DATE_EPOCH='$(SOURCE_DATE_EPOCH)' go run -C hack/images . -root ../.. -out ../../bin/images -revision '$(REVISION)' \
-		$(if $(TAGS),-tags '$(TAGS)') $(if $(filter-out file,$(origin VERSION)),-version '$(VERSION)') $(if $(PUSH),-push '$(PUSH)')
+	$(IMAGES) -out ../../bin/images $(if $(PUSH),-push '$(PUSH)')
+
+# Without VERSION= it is the version that deploy/ installs.
+NAMED_VERSION := $(if $(filter-out file,$(origin VERSION)),-version '$(VERSION)')
+IMAGES = SOURCE_DATE_EPOCH='$(SOURCE_DATE_EPOCH)' go run -C hack/images . -root ../.. -revision '$(REVISION)' \
+	$(if $(TAGS),-tags '$(TAGS)') $(NAMED_VERSION)
 
 .PHONY: clean
 clean: ## Remove bin/
@@ -252,7 +256,7 @@ verify-format:
 	if [ -n "$$files" ]; then echo "not formatted, run gofmt -w on:"; echo "$$files"; exit 1; fi
 
 # Modules of their own beside the main one: what is tidy in them, and of those with code of ours what vet finds.
-MODULES := examples/action examples/adapter hack/helm hack/images hack/refdocs hack/tools hack/tools/monitoring hack/tools/plots hack/vulncheck
+MODULES := examples/action examples/adapter hack/helm hack/images hack/krew hack/refdocs hack/tools hack/tools/monitoring hack/tools/plots hack/vulncheck
 VETTED := examples/action examples/adapter hack/images hack/tools/monitoring hack/tools/plots hack/vulncheck
 
 .PHONY: verify-modules
@@ -276,6 +280,24 @@ verify-vulnerabilities:
 .PHONY: vet
 vet:
 	@for module in . $(VETTED); do echo "$$module: go vet ./..."; (cd $$module && go vet ./...); done
+
+##@ Release
+
+# Where the images are to be pulled from, and the URLs at which docs/ and the folder itself are published.
+REPOSITORY ?=
+DOCS ?=
+DOWNLOAD ?=
+
+.PHONY: release
+release: ## Make all that is published in bin/release; its README.md says how (VERSION=, REPOSITORY=, DOCS=, DOWNLOAD=)
+	rm -rf bin/release
+	$(IMAGES) -out ../../bin/release -plugin $(if $(REPOSITORY),-repository '$(REPOSITORY)')
+	go run ./hack/release -out bin/release $(NAMED_VERSION) $(if $(REPOSITORY),-repository '$(REPOSITORY)') \
+		$(if $(DOCS),-docs '$(DOCS)') $(if $(DOWNLOAD),-download '$(DOWNLOAD)')
+
+.PHONY: test-release
+test-release: ## Make the release in two clones and compare; install its plugin with krew; minutes (RUN=)
+	KUPERATOR_RELEASE=all go test -count=1 -v -timeout 60m $(if $(RUN),-run '$(RUN)') ./hack/release
 
 ##@ Run
 

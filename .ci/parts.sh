@@ -99,6 +99,8 @@ version_tests() { part "Older versions of Kubernetes (make test-versions)" make 
 
 image_tests() { part "Images (make test-images)" make test-images; }
 
+release_tests() { part "Release (make test-release)" make test-release; }
+
 long_stories() {
 	local stories='^(TestKillAnyProcess|TestKubeletLag|TestIdle)$'
 	part "Long stories of test/e2e" env KUPERATOR_NIGHTLY=1 make test PKG=./test/e2e/... RUN="$stories"

@@ -18,7 +18,11 @@ const modulePath = "kusionstack.io/kuperator"
 // into it: no paths, no state of git, none of the user's flags.
 func (j *job) compile(ctx context.Context, component string, platform v1.Platform, work string) (string, error) {
 	into := filepath.Join(work, platform.OS+"-"+platform.Architecture, component)
-	ldflags := "-s -w -X " + modulePath + "/internal/bootstrap.version=" + j.version
+	versioned := "bootstrap"
+	if component == pluginName {
+		versioned = "plugin"
+	}
+	ldflags := "-s -w -X " + modulePath + "/internal/" + versioned + ".version=" + j.version
 	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-mod=readonly", "-tags", j.tags,
 		"-ldflags", ldflags,
 		"-o", into, "./cmd/"+component)

@@ -159,8 +159,17 @@ func authorities() []byte {
 	return all.Bytes()
 }
 
-// layer packs files in the order given, all root's and of 1970.
 func layer(files []file) (v1.Layer, error) {
+	packed, err := packTar(files)
+	if err != nil {
+		return nil, err
+	}
+	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(packed)), nil },
+		tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
+}
+
+// packTar packs files in the order given, all root's and of 1970.
+func packTar(files []file) ([]byte, error) {
 	var packed bytes.Buffer
 	out := tar.NewWriter(&packed)
 	for _, f := range files {
@@ -179,9 +188,5 @@ func layer(files []file) (v1.Layer, error) {
 	if err := out.Close(); err != nil {
 		return nil, err
 	}
-	return tarball.LayerFromOpener(func() (io.ReadCloser,
-		error) {
-		return io.NopCloser(bytes.NewReader(packed.Bytes())), nil
-	},
-		tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
+	return packed.Bytes(), nil
 }

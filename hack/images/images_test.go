@@ -2,7 +2,9 @@ package main
 
 import (
 	"archive/tar"
+	"archive/zip"
 	"bytes"
+	"compress/gzip"
 	"crypto/x509"
 	"debug/elf"
 	"encoding/json"
@@ -108,7 +110,7 @@ func TestTheSameSourcesGiveTheSameBytesWhereverTheyAre(t *testing.T) {
 	there := contents(t, run(t, "1700000000", "-root", copied, "-revision", "abc"))
 	want := 3 // an archive and two SBOMs
 	if whole {
-		want = 5 * 3
+		want = 7 * 3
 	}
 	require.Len(t, here, want)
 	require.Len(t, there, want)
@@ -457,4 +459,64 @@ func TestTheDockerfileSaysTheSame(t *testing.T) {
 			assert.Contains(t, string(ignore), "!"+source+"\n", "else there is nothing to copy")
 		}
 	}
+}
+
+func TestThePluginIsPackedForEachPlatform(t *testing.T) {
+	root := tiny(t)
+	for path, content := range map[string]string{
+		"main.go":        "package main\n\nimport _ \"" + modulePath + "/internal/plugin\"\n\nfunc main() {}\n",
+		completionScript: "complete me\n",
+	} {
+		require.NoError(t, os.MkdirAll(filepath.Join(root, "cmd", pluginName), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(root, "cmd", pluginName, path), []byte(content), 0o600))
+	}
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "internal", "plugin"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "internal", "plugin", "version.go"),
+		[]byte("package plugin\n\nvar version string\n\nfunc init() { println(version) }\n"), 0o600))
+	out := run(t, "1700000000", "-root", root, "-plugin")
+
+	packed, err := os.Open(filepath.Join(out, pluginName+"_linux_"+runtime.GOARCH+".tar.gz"))
+	require.NoError(t, err)
+	defer packed.Close()
+	plain, err := gzip.NewReader(packed)
+	require.NoError(t, err)
+	files := map[string][]byte{}
+	for in := tar.NewReader(plain); ; {
+		header, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+		if header.Name == pluginName {
+			assert.EqualValues(t, 0o755, header.Mode)
+		}
+		files[header.Name], err = io.ReadAll(in)
+		require.NoError(t, err)
+	}
+	require.Len(t, files, 3)
+	assert.Equal(t, "do as you like\n", string(files["LICENSE"]))
+	assert.Equal(t, "complete me\n", string(files[completionScript]))
+	assert.Contains(t, string(files[pluginName]), "v9.8.7", "the version is linked in")
+
+	for _, name := range []string{"linux_arm64.tar.gz", "darwin_amd64.tar.gz", "darwin_arm64.tar.gz"} {
+		assert.FileExists(t, filepath.Join(out, pluginName+"_"+name))
+	}
+	windows, err := zip.OpenReader(filepath.Join(out, pluginName+"_windows_amd64.zip"))
+	require.NoError(t, err)
+	defer windows.Close()
+	require.Len(t, windows.File, 2)
+	assert.Equal(t, pluginName+".exe", windows.File[1].Name)
+
+	var bom cdx.BOM
+	text, err := os.ReadFile(filepath.Join(out, pluginName+".windows-amd64.cdx.json"))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &bom))
+	require.NotNil(t, bom.Components)
+	assert.NotContains(t, string(text), authoritiesModule, "these are in images only")
+}
+
+func TestAnArchiveIsLoadedByTheNameThatManifestsPull(t *testing.T) {
+	out := run(t, "1700000000", "-root", tiny(t), "-repository", "registry.example.com:5000/team/kuperator")
+	_, named, _ := unpack(t, filepath.Join(out, "tiny.tar"))
+	assert.Equal(t, "registry.example.com:5000/team/kuperator/tiny:v9.8.7", named.Annotations["io.containerd.image.name"])
 }

@@ -1,5 +1,6 @@
-// Command images builds a container image for each program of cmd/, for several platforms, without a container engine,
-// and a bill of materials (SBOM) for each; it pushes them if told to. See docs/operations/supply-chain.md.
+// Command images builds a container image for each component of cmd/, for several platforms, without a container
+// engine, and a bill of materials (SBOM) for each; it pushes them if told to. It packs kubectl kuperator as well, for a
+// release. See docs/operations/supply-chain.md and releasing.md.
 //
 // The same sources, Go version and flags give the same digests, on whatever machine and in whatever folder.
 package main
@@ -31,7 +32,9 @@ type job struct {
 	revision   string    // commit, for a label; may be empty
 	created    time.Time // of the images; what they hold is dated 1970
 	tags       string    // of the build
+	repository string    // prefix of the names by which the archives are loaded
 	push       string    // repository prefix; empty pushes nothing
+	plugin     bool      // whether to pack kubectl kuperator too
 }
 
 func main() {
@@ -61,6 +64,9 @@ func parse(args []string, epoch string) (job, error) {
 	flags.StringVar(&j.version, "version", "", "version and tag (default: the tag that deploy/ installs)")
 	flags.StringVar(&j.revision, "revision", "", "commit that the sources are of, for a label")
 	flags.StringVar(&j.tags, "tags", "", "comma-separated build tags, for example nocloud")
+	flags.StringVar(&j.repository, "repository", "kuperator",
+		"what the images are called when an archive is loaded; a component's name and the version are added")
+	flags.BoolVar(&j.plugin, "plugin", false, "pack kubectl kuperator for each platform too, with its SBOMs")
 	flags.StringVar(&j.push, "push", "",
 		"registry and repository to push to, for example registry.example.com/kuperator; a component's name is added")
 	if err := flags.Parse(args); err != nil {
@@ -128,7 +134,7 @@ func (j *job) run(ctx context.Context, progress io.Writer) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", component, err)
 		}
-		if err := image.save(j.out); err != nil {
+		if err := image.save(j.out, j.repository); err != nil {
 			return fmt.Errorf("%s: writing it to %s: %w", component, j.out, err)
 		}
 		digest, err := image.index.Digest()
@@ -145,6 +151,11 @@ func (j *job) run(ctx context.Context, progress io.Writer) error {
 		}
 		fmt.Fprintf(progress, "pushed %s\n", name)
 		pushed = append(pushed, pinned{component: component, repository: j.push + "/" + component, digest: digest.String()})
+	}
+	if j.plugin {
+		if err := j.packPlugin(ctx, work, progress); err != nil {
+			return fmt.Errorf("%s: %w", pluginName, err)
+		}
 	}
 	if j.push == "" {
 		return nil

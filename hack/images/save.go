@@ -7,13 +7,18 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 )
 
 // save writes the image as an OCI layout in a tar file, <component>.tar, and an SBOM for each platform beside it,
-// <component>.<platform>.cdx.json.
-func (i *image) save(into string) error {
+// <component>.<platform>.cdx.json. Loaded from there it is called <repository>/<component>:<version>.
+func (i *image) save(into, repository string) error {
+	fullName, err := containerdName(repository + "/" + i.component + ":" + i.version)
+	if err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp(into, "."+i.component+"-")
 	if err != nil {
 		return err
@@ -27,7 +32,7 @@ func (i *image) save(into string) error {
 		// skopeo, crane, podman
 		"org.opencontainers.image.ref.name": i.version,
 		// containerd writes names in full
-		"io.containerd.image.name": "docker.io/" + imagePrefix + i.component + ":" + i.version,
+		"io.containerd.image.name": fullName,
 	}
 	if err := path.AppendIndex(i.index, layout.WithAnnotations(names)); err != nil {
 		return err
@@ -42,6 +47,19 @@ func (i *image) save(into string) error {
 		}
 	}
 	return nil
+}
+
+// containerdName is an image's name with its registry, which containerd calls otherwise than Docker if none is named.
+func containerdName(short string) (string, error) {
+	tag, err := name.NewTag(short)
+	if err != nil {
+		return "", err
+	}
+	registry := tag.RegistryStr()
+	if registry == name.DefaultRegistry {
+		registry = "docker.io"
+	}
+	return registry + "/" + tag.RepositoryStr() + ":" + tag.TagStr(), nil
 }
 
 // tarFolder packs a folder's content, in the order of names and all of 1970.

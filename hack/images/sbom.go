@@ -20,7 +20,7 @@ import (
 const authoritiesModule = "golang.org/x/crypto/x509roots/fallback"
 
 // sbom is the bill of materials of a program, CycloneDX in JSON: what the Go linker recorded in the file (go version
-// -m), Go's standard library and the certificate authorities of the image. The same program gives the same bytes.
+// -m), Go's standard library and, of an image, its certificate authorities. The same program gives the same bytes.
 func (j *job) sbom(program, component string) ([]byte, error) {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
@@ -49,7 +49,7 @@ func (j *job) sbom(program, component string) ([]byte, error) {
 	for _, module := range info.Deps {
 		parts = append(parts, library(module))
 	}
-	if !slices.ContainsFunc(info.Deps, func(m *debug.Module) bool { return m.Path == authoritiesModule }) {
+	if component != pluginName && !slices.ContainsFunc(info.Deps, func(m *debug.Module) bool { return m.Path == authoritiesModule }) {
 		i := slices.IndexFunc(own.Deps, func(m *debug.Module) bool { return m.Path == authoritiesModule })
 		if i < 0 {
 			return nil, fmt.Errorf("this program was not built with %s", authoritiesModule)

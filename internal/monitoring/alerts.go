@@ -31,6 +31,8 @@ type Alert struct {
 	Severity  Severity
 	// Summary is one line. Description is the situation and its consequence. Both are Prometheus templates.
 	Summary, Description string
+	// Who are the labels that name what it is about; none if that is the whole cluster.
+	Who []string
 	// Needs is what must happen before Value returns a series; "" if it always does.
 	Needs string
 }
@@ -47,14 +49,16 @@ var jobs = func() string {
 	return `job=~"` + strings.Join(names, "|") + `"`
 }()
 
-// RunbookBase is the URL of the runbooks, unless another is given to the generator (docs/operations/monitoring.md).
-const RunbookBase = "https://github.com/KusionStack/kuperator/blob/main/docs/operations/runbooks"
+// RunbookBase is where alerts find their runbooks unless a URL is given: to a release, to the chart or to the
+// generator (docs/operations/monitoring.md). It is their folder in the sources.
+const RunbookBase = "docs/operations/runbooks"
 
 // Alerts are all alerts.
 func Alerts() []Alert {
 	return []Alert{
 		{
 			Name: "KuperatorComponentDown", Severity: Critical, For: "5m",
+			Who:       []string{"job"},
 			Value:     `sum by (job) (up{` + jobs + `}) or 0 * group by (job) (present_over_time(up{` + jobs + `}[6h]))`,
 			Condition: "== 0",
 			Summary:   "No replica of {{ $labels.job }} answers",
@@ -64,6 +68,7 @@ func Alerts() []Alert {
 		},
 		{
 			Name: "KuperatorNoLeader", Severity: Critical, For: "5m",
+			Who:       []string{"job"},
 			Value:     `sum by (job) (leader_election_master_status{` + jobs + `})`,
 			Condition: "== 0",
 			Summary:   "No replica of {{ $labels.job }} holds the Lease",
@@ -72,6 +77,7 @@ func Alerts() []Alert {
 		},
 		{
 			Name: "KuperatorReconcileErrors", Severity: Warning, For: "15m",
+			Who: []string{"job", "controller"},
 			Value: `sum by (job, controller) (rate(controller_runtime_reconcile_errors_total{` + jobs + `}[10m]))` +
 				` / (sum by (job, controller) (rate(controller_runtime_reconcile_total{` + jobs + `}[10m])) > 0)`,
 			Condition:   "> 0.1",
@@ -81,6 +87,7 @@ func Alerts() []Alert {
 		},
 		{
 			Name: "KuperatorPodStuck", Severity: Warning, For: "5m",
+			Who:       []string{"namespace", "phase"},
 			Value:     `max by (namespace, phase) (kuperator_lifecycle_namespace_oldest_phase_seconds{phase!="PreCheck"})`,
 			Condition: "> 1800",
 			Summary:   "A Pod in {{ $labels.namespace }} has been in {{ $labels.phase }} for {{ $value | humanizeDuration }}",
@@ -90,6 +97,7 @@ func Alerts() []Alert {
 		},
 		{
 			Name: "KuperatorOperationOverdue", Severity: Warning, For: "1m",
+			Who:       []string{"type", "phase"},
 			Value:     `sum by (phase, type, policy) (kuperator_lifecycle_overdue_operations)`,
 			Condition: "> 0",
 			Summary:   "{{ $value }} operations of type {{ $labels.type }} are past their deadline in {{ $labels.phase }}",
@@ -99,6 +107,7 @@ func Alerts() []Alert {
 		},
 		{
 			Name: "KuperatorBudgetExhausted", Severity: Warning, For: "1h",
+			Who: []string{"namespace", "rule"},
 			Value: `kuperator_podtransitionrule_blocked_pods and on (namespace, rule)` +
 				` (kuperator_podtransitionrule_unavailable_pods >= kuperator_podtransitionrule_budget_pods)`,
 			Condition: "> 0",
@@ -117,6 +126,7 @@ func Alerts() []Alert {
 		},
 		{
 			Name: "KuperatorRuleWebhookFailing", Severity: Warning, For: "10m",
+			Who:       []string{"namespace", "rule"},
 			Value:     `sum by (namespace, rule) (increase(kuperator_rule_webhook_requests_total{result!="answered"}[10m]))`,
 			Condition: "> 0",
 			Summary:   "Requests to the webhook of rule {{ $labels.namespace }}/{{ $labels.rule }} fail",
@@ -126,6 +136,7 @@ func Alerts() []Alert {
 		},
 		{
 			Name: "KuperatorRuleStalled", Severity: Warning, For: "10m",
+			Who:       []string{"state"},
 			Value:     `max by (state) (kuperator_podtransitionrule_rules{state=~"stalled|unreachable"})`,
 			Condition: "> 0",
 			Summary:   "{{ $value }} PodTransitionRules are {{ $labels.state }}",
@@ -134,6 +145,7 @@ func Alerts() []Alert {
 		},
 		{
 			Name: "KuperatorRolloutStalled", Severity: Warning, For: "10m",
+			Who:       []string{"namespace", "collaset"},
 			Value:     `max by (namespace, collaset, state) (kuperator_collaset_state{state!~"ready|deleting|reconciling|paused|unknown"})`,
 			Condition: "> 0",
 			Summary:   "CollaSet {{ $labels.namespace }}/{{ $labels.collaset }} is {{ $labels.state }}",
@@ -151,6 +163,7 @@ func Alerts() []Alert {
 		},
 		{
 			Name: "KuperatorAdmissionErrors", Severity: Warning, For: "5m",
+			Who:       []string{"webhook"},
 			Value:     `sum by (webhook) (increase(kuperator_webhook_decisions_total{decision="error"}[10m]))`,
 			Condition: "> 0",
 			Summary:   "webhook-server failed to decide on requests to {{ $labels.webhook }}",
@@ -159,6 +172,7 @@ func Alerts() []Alert {
 		},
 		{
 			Name: "KuperatorAdmissionSlow", Severity: Warning, For: "10m",
+			Who:         []string{"webhook"},
 			Value:       `histogram_quantile(0.99, sum by (webhook, le) (rate(controller_runtime_webhook_latency_seconds_bucket{job="webhook-server"}[10m])))`,
 			Condition:   "> 1",
 			Summary:     "The 99th percentile of requests to {{ $labels.webhook }} takes {{ $value | humanizeDuration }}",
@@ -167,6 +181,7 @@ func Alerts() []Alert {
 		},
 		{
 			Name: "KuperatorProviderFailing", Severity: Warning, For: "15m",
+			Who:       []string{"adapter"},
 			Value:     `max by (adapter) (kuperator_resourceconsist_backend_failing_employers)`,
 			Condition: "> 0",
 			Summary:   "The backends of {{ $value }} employers of adapter {{ $labels.adapter }} are not up to date",
@@ -176,6 +191,7 @@ func Alerts() []Alert {
 		},
 		{
 			Name: "KuperatorEmployerFailing", Severity: Warning, For: "15m",
+			Who:         []string{"kind"},
 			Value:       `max by (kind) (kuperator_resourceconsist_failing_employers)`,
 			Condition:   "> 0",
 			Summary:     "{{ $value }} employers of kind {{ $labels.kind }} fail",
@@ -183,6 +199,7 @@ func Alerts() []Alert {
 		},
 		{
 			Name: "KuperatorStaleCache", Severity: Warning, For: "5m",
+			Who:       []string{"job"},
 			Value:     `max by (job) (kuperator_stale_cache_oldest_wait_seconds)`,
 			Condition: "> 60",
 			Summary:   "{{ $labels.job }} has waited for its cache for {{ $value | humanizeDuration }}",
@@ -191,6 +208,7 @@ func Alerts() []Alert {
 		},
 		{
 			Name: "KuperatorWritesRefused", Severity: Warning, For: "15m",
+			Who:         []string{"job", "resource"},
 			Value:       `sum by (job, resource, verb) (rate(kuperator_api_writes_total{result=~"refused|failed"}[10m]))`,
 			Condition:   "> 0",
 			Summary:     "Writes of {{ $labels.job }} to the API server fail ({{ $labels.verb }} {{ $labels.resource }})",
@@ -198,6 +216,7 @@ func Alerts() []Alert {
 		},
 		{
 			Name: "KuperatorQueueGrows", Severity: Warning, For: "15m",
+			Who:       []string{"job", "controller"},
 			Value:     `sum by (job, controller) (workqueue_depth{` + jobs + `})`,
 			Condition: "> 1000",
 			Summary:   "{{ $value }} objects wait for a worker of {{ $labels.controller }}",
@@ -214,12 +233,27 @@ func Alerts() []Alert {
 		},
 		{
 			Name: "KuperatorSeriesLeftOut", Severity: Info, For: "1h",
+			Who:         []string{"job", "kind"},
 			Value:       `max by (job, kind) (kuperator_metrics_objects_left_out)`,
 			Condition:   "> 0",
 			Summary:     "{{ $value }} objects of kind {{ $labels.kind }} have no series of their own",
 			Description: "There are more than 1000. Totals include them; dashboards and alerts of single objects do not.",
 		},
 	}
+}
+
+// needed asks for every alert whose condition holds, with the labels severity, alert and who, and no others.
+func needed() string {
+	var all []string
+	for _, a := range Alerts() {
+		who := fmt.Sprintf(`label_replace(%s, "who", "the cluster", "", "")`, a.Expr())
+		if len(a.Who) > 0 {
+			who = fmt.Sprintf(`label_join(%s, "who", "/", "%s")`, a.Expr(), strings.Join(a.Who, `", "`))
+		}
+		all = append(all, fmt.Sprintf(`label_replace(label_replace(%s, "alert", "%s", "", ""), "severity", "%s", "", "")`,
+			who, a.Name, a.Severity))
+	}
+	return "max by (severity, alert, who) (" + strings.Join(all, " or ") + ")"
 }
 
 var forPattern = regexp.MustCompile(`^[0-9]+[mh]$`)

@@ -14,7 +14,17 @@ func fleet() Dashboard {
 		Description: "Operations under way in the cluster, what they wait for, and the health of the suite.",
 		Object:      "phase", Of: "kuperator_lifecycle_namespace_operations",
 		Rows: []Row{
-			{"Now", []Panel{
+			{Title: "Who needs me", Panels: []Panel{
+				{
+					Title: "Who needs me",
+					Description: "Every alert whose condition holds now, and what it is about. " +
+						"The runbook of that name has what to do.",
+					Unit: unitShort, Columns: []string{"severity", "alert", "who"},
+					Needs:   "something that is wrong",
+					Queries: []Query{{needed(), "{{alert}} {{who}}"}},
+				},
+			}},
+			{Title: "Now", Panels: []Panel{
 				{
 					Title:       "Operations under way",
 					Description: "Operations on Pods, in all phases.",
@@ -55,7 +65,7 @@ func fleet() Dashboard {
 					Queries: []Query{{`count(sum by (job) (up{` + jobs + `}) > 0)`, "components"}},
 				},
 			}},
-			{"Operations", []Panel{
+			{Title: "Operations", Collapsed: true, Panels: []Panel{
 				{
 					Title: "By phase",
 					Description: "Operations under way, by phase. " +
@@ -98,7 +108,7 @@ func fleet() Dashboard {
 					},
 				},
 			}},
-			{"The suite", []Panel{
+			{Title: "The suite", Collapsed: true, Panels: []Panel{
 				{
 					Title: "Replicas and leaders",
 					Description: "Replicas that are scraped, and how many of them are leaders: 1 is expected. " +
@@ -177,7 +187,7 @@ func collaSets() Dashboard {
 		Description: "CollaSets, their Pods and rollouts, and collaset-controller.",
 		Object:      "collaset", Of: "kuperator_collaset_state",
 		Rows: []Row{
-			{"All CollaSets", []Panel{
+			{Title: "All CollaSets", Panels: []Panel{
 				{
 					Title:       "By state",
 					Description: "Each CollaSet counts once. Halted, stalled and overdue CollaSets need attention.",
@@ -208,7 +218,7 @@ func collaSets() Dashboard {
 					},
 				},
 			}},
-			{"Chosen CollaSets", []Panel{
+			{Title: "Chosen CollaSets", Panels: []Panel{
 				{
 					Title:       "Rollout",
 					Description: "Share of Pods at the updated revision.",
@@ -250,7 +260,7 @@ func collaSets() Dashboard {
 					},
 				},
 			}},
-			{"collaset-controller", append([]Panel{
+			{Title: "collaset-controller", Panels: append([]Panel{
 				{
 					Title:       "Actions",
 					Description: "Writes by action. An update in place has the actions begin, change and finish.",
@@ -303,7 +313,7 @@ func rules() Dashboard {
 		Description: "Rules, their budgets, the Pods that wait for them, and podtransitionrule-controller.",
 		Object:      "rule", Of: "kuperator_podtransitionrule_desired_pods",
 		Rows: []Row{
-			{"All rules", []Panel{
+			{Title: "All rules", Panels: []Panel{
 				{
 					Title:       "By state",
 					Description: "Stalled rules must be corrected. The webhook of an unreachable rule does not answer.",
@@ -329,7 +339,7 @@ func rules() Dashboard {
 					Queries: []Query{{`kuperator_podtransitionrule_frozen{` + selected + `}`, "{{namespace}}"}},
 				},
 			}},
-			{"Chosen rules", []Panel{
+			{Title: "Chosen rules", Panels: []Panel{
 				{
 					Title:       "Budget in use",
 					Description: "Pods out of service as a share of the rule's budget. At 100 % the next Pod waits.",
@@ -361,7 +371,7 @@ func rules() Dashboard {
 					Queries:     []Query{{of("available_pods") + " / (" + of("desired_pods") + " > 0)", "{{namespace}}/{{rule}}"}},
 				},
 			}},
-			{"Webhooks of rules", []Panel{
+			{Title: "Webhooks of rules", Panels: []Panel{
 				{
 					Title:       "Requests",
 					Description: "Requests to the servers of webhook rules, by result.",
@@ -408,7 +418,7 @@ func rules() Dashboard {
 					},
 				},
 			}},
-			{"podtransitionrule-controller", append([]Panel{
+			{Title: "podtransitionrule-controller", Panels: append([]Panel{
 				{
 					Title:       "Time to decide",
 					Description: "Median and 99th percentile of the time of a decision on a namespace.",
@@ -445,7 +455,7 @@ func lifecycles() Dashboard {
 		Description: "Phases of operations, and lifecycle-controller.",
 		Object:      "phase", Of: "kuperator_lifecycle_namespace_operations",
 		Rows: []Row{
-			{"Operations", []Panel{
+			{Title: "Operations", Panels: []Panel{
 				{
 					Title:       "Under way, by namespace and phase",
 					Description: "Namespaces without operations have no series.",
@@ -500,7 +510,7 @@ func lifecycles() Dashboard {
 					},
 				},
 			}},
-			{"lifecycle-controller", append([]Panel{
+			{Title: "lifecycle-controller", Panels: append([]Panel{
 				{
 					Title: "Steps",
 					Description: "Writes, by their effect on the Pod: False took it out of service, True brought it back, " +
@@ -531,7 +541,7 @@ func backends() Dashboard {
 		ID: "kuperator-resourceconsist", Title: "Kuperator / Resource consist",
 		Description: "Traffic of Pods: what employers wait for, calls to providers, and resourceconsist-controller.",
 		Rows: []Row{
-			{"Employers and Pods", []Panel{
+			{Title: "Employers and Pods", Panels: []Panel{
 				{
 					Title:       "What employers wait for",
 					Description: "Pods that an employer waits for before it joins or leaves, by reason.",
@@ -561,7 +571,7 @@ func backends() Dashboard {
 					},
 				},
 			}},
-			{"Providers", []Panel{
+			{Title: "Providers", Panels: []Panel{
 				{
 					Title:       "Calls",
 					Description: "Calls to providers, by adapter, verb and result.",
@@ -605,7 +615,7 @@ func backends() Dashboard {
 					},
 				},
 			}},
-			{"resourceconsist-controller", controllerPanels("resourceconsist-controller")},
+			{Title: "resourceconsist-controller", Panels: controllerPanels("resourceconsist-controller")},
 		},
 	}
 }
@@ -615,7 +625,7 @@ func jobDashboard() Dashboard {
 		ID: "kuperator-operationjob", Title: "Kuperator / OperationJob",
 		Description: "OperationJobs and their targets, and operationjob-controller.",
 		Rows: []Row{
-			{"Jobs and targets", []Panel{
+			{Title: "Jobs and targets", Panels: []Panel{
 				{
 					Title: "Jobs by progress",
 					Description: "Each OperationJob counts once. " +
@@ -657,7 +667,7 @@ func jobDashboard() Dashboard {
 					Queries: []Query{{`sum(rate(kuperator_operationjob_conflicts_total[$__rate_interval]))`, "conflicts"}},
 				},
 			}},
-			{"operationjob-controller", controllerPanels("operationjob-controller")},
+			{Title: "operationjob-controller", Panels: controllerPanels("operationjob-controller")},
 		},
 	}
 }
@@ -667,7 +677,7 @@ func decorationDashboard() Dashboard {
 		ID: "kuperator-poddecoration", Title: "Kuperator / PodDecoration",
 		Description: "PodDecorations and the Pods that have them, and poddecoration-controller.",
 		Rows: []Row{
-			{"Decorations and Pods", []Panel{
+			{Title: "Decorations and Pods", Panels: []Panel{
 				{
 					Title:       "PodDecorations by state",
 					Description: "Each PodDecoration counts once. One that is Stalled waits for a user.",
@@ -698,7 +708,7 @@ func decorationDashboard() Dashboard {
 					Queries: []Query{{`sum(rate(kuperator_poddecoration_conflicts_total[$__rate_interval]))`, "conflicts"}},
 				},
 			}},
-			{"poddecoration-controller", controllerPanels("poddecoration-controller")},
+			{Title: "poddecoration-controller", Panels: controllerPanels("poddecoration-controller")},
 		},
 	}
 }
@@ -708,7 +718,7 @@ func admission() Dashboard {
 		ID: "kuperator-webhook", Title: "Kuperator / Admission",
 		Description: "webhook-server: its decisions, their latency, and its certificate.",
 		Rows: []Row{
-			{"Admission", []Panel{
+			{Title: "Admission", Panels: []Panel{
 				{
 					Title:       "Decisions",
 					Description: "Requests by decision. Errors are requests without a decision.",
@@ -759,7 +769,7 @@ func admission() Dashboard {
 					Queries: []Query{{`(min(kuperator_webhook_certificate_expiry_timestamp_seconds) - time()) / 86400`, "days"}},
 				},
 			}},
-			{"webhook-server", slices.DeleteFunc(controllerPanels("webhook-server"), func(p Panel) bool {
+			{Title: "webhook-server", Panels: slices.DeleteFunc(controllerPanels("webhook-server"), func(p Panel) bool {
 				return p.Title == timeOfReconcile // its one controller looks at the certificate every ten minutes
 			})},
 		},

@@ -36,6 +36,8 @@ type Dashboard struct {
 type Row struct {
 	Title  string
 	Panels []Panel
+	// Collapsed is whether only its title is shown, and nothing of it is asked for, until a user opens it.
+	Collapsed bool
 }
 
 // Panel shows the outcome of queries.
@@ -43,6 +45,8 @@ type Panel struct {
 	Title, Description, Unit string
 	// Stat is whether to show the last value as a number, instead of a graph over time.
 	Stat bool
+	// Columns are the labels to show as a table, in the whole width, instead of a graph over time.
+	Columns []string
 	// Alarm is the value from which values are highlighted; 0 means none.
 	Alarm   float64
 	Queries []Query
@@ -58,6 +62,7 @@ const (
 	gridWidth             = 24
 	statWidth, statHeight = 4, 4
 	plotWidth, plotHeight = 12, 8
+	tableHeight           = 8
 )
 
 const selected = `namespace=~"$namespace"`
@@ -105,24 +110,33 @@ func (d Dashboard) panels() []any {
 	id, y := 0, 0
 	for _, row := range d.Rows {
 		id++
-		panels = append(panels, map[string]any{
-			"id": id, "type": "row", "title": row.Title, "collapsed": false, "panels": []any{},
+		title := map[string]any{
+			"id": id, "type": "row", "title": row.Title, "collapsed": row.Collapsed, "panels": []any{},
 			"gridPos": map[string]int{"h": 1, "w": gridWidth, "x": 0, "y": y},
-		})
+		}
+		panels = append(panels, title)
 		y++
-		x, height := 0, 0
+		top, x, height, within := y, 0, 0, []any{}
 		for _, p := range row.Panels {
 			w, h := plotWidth, plotHeight
-			if p.Stat {
+			switch {
+			case p.Stat:
 				w, h = statWidth, statHeight
+			case len(p.Columns) > 0:
+				w, h = gridWidth, tableHeight
 			}
 			if x+w > gridWidth {
 				x, y, height = 0, y+height, 0
 			}
 			id++
-			panels = append(panels, p.grafana(id, map[string]int{"h": h, "w": w, "x": x, "y": y}))
+			within = append(within, p.grafana(id, map[string]int{"h": h, "w": w, "x": x, "y": y}))
 			x, height = x+w, max(height, h)
 		}
+		if row.Collapsed {
+			title["panels"], y = within, top
+			continue
+		}
+		panels = append(panels, within...)
 		y += height
 	}
 	return panels
@@ -148,6 +162,22 @@ func (p Panel) grafana(id int, position map[string]int) map[string]any {
 		"id": id, "title": p.Title, "description": p.Description, "datasource": datasource, "gridPos": position,
 		"targets":     targets,
 		"fieldConfig": map[string]any{"defaults": defaults, "overrides": []any{}},
+	}
+	if len(p.Columns) > 0 {
+		for _, target := range targets {
+			t := target.(map[string]any)
+			t["format"], t["instant"], t["range"] = "table", true, false
+		}
+		order := map[string]int{}
+		for i, label := range p.Columns {
+			order[label] = i
+		}
+		panel["type"] = "table"
+		defaults["noValue"] = "none"
+		panel["transformations"] = []any{map[string]any{"id": "organize", "options": map[string]any{
+			"excludeByName": map[string]bool{"Time": true, "Value": true}, "indexByName": order}}}
+		panel["options"] = map[string]any{"sortBy": []any{map[string]any{"displayName": p.Columns[0], "desc": false}}}
+		return panel
 	}
 	if p.Stat {
 		panel["type"] = "stat"

@@ -83,6 +83,7 @@ type parsedQuery struct {
 		Labels []string
 	}
 	Grouped []string
+	Made    []string
 }
 
 func parsed(t *testing.T, queries []string) (out []parsedQuery) {
@@ -102,6 +103,9 @@ func parsed(t *testing.T, queries []string) (out []parsedQuery) {
 // unknown says which metrics and labels of a query are on no page.
 func unknown(p parsedQuery) (wrong []string) {
 	known, labels := Known(), map[string]bool{"job": true, "instance": true}
+	for _, l := range p.Made {
+		labels[l] = true
+	}
 	for _, s := range p.Selectors {
 		name := s.Metric
 		for _, suffix := range []string{"_bucket", "_count", "_sum"} {

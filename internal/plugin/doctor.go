@@ -79,6 +79,7 @@ func (s *session) diagnose(ctx context.Context) insight.Diagnosis {
 	s.checkServer(ctx, &d)
 	s.checkKinds(&d)
 	s.checkFacts(ctx, &d)
+	s.checkNamespace(ctx, &d)
 	s.checkDeployments(ctx, &d)
 	s.checkWebhooks(ctx, &d)
 	s.checkPermissions(ctx, &d)
@@ -169,6 +170,25 @@ func (s *session) checkFacts(ctx context.Context, d *insight.Diagnosis) {
 	// what is not served was said
 	facts.Gaps = slices.DeleteFunc(facts.Gaps, func(g insight.Gap) bool { return g.Missing == "" })
 	insight.Diagnose(facts, where, d)
+}
+
+// checkNamespace looks for the label by which the webhooks leave the suite's own Pods alone. Helm cannot set it.
+func (s *session) checkNamespace(ctx context.Context, d *insight.Diagnosis) {
+	const check, label = "namespace", "kuperator.kusionstack.io/installation"
+	namespace, err := s.kube.CoreV1().Namespaces().Get(ctx, s.system, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		d.Add(insight.LevelProblem, check, "there is no namespace "+s.system,
+			"install the suite, or say where it is with --suite-namespace")
+	case err != nil:
+		d.AddGap(check, gap(err, "get", "namespaces", "", "whether "+s.system+" has the label "+label), err)
+	case namespace.Labels[label] != "true":
+		d.Add(insight.LevelWarning, check,
+			s.system+" has no label "+label+"=true: webhooks are asked about the suite's own Pods",
+			"kubectl label namespace "+s.system+" "+label+"=true")
+	default:
+		d.Add(insight.LevelOK, check, s.system+" has the label "+label, "")
+	}
 }
 
 // checkDeployments says which versions run.

@@ -25,14 +25,17 @@ const pagePatience = 15 * time.Minute
 var elsewhere = map[string]string{
 	"make test": "it is what runs this",
 	"make demo": "with KUPERATOR_DOCS=all, by TestDemo",
+	"make release REPOSITORY=registry.example.com/kuperator": "by make test-release",
+	"make images PUSH=registry.example.com/kuperator":        "by make test-images, to a registry of its own",
 }
 
 // instead are commands that the test runs in another form. Components are processes outside the cluster here, for which
 // there is an overlay; test/install applies the others. Programs are built beforehand, with the cache of this test.
 var instead = map[string]string{
-	"kubectl apply --server-side -k deploy/overlays/full": "kubectl apply --server-side --force-conflicts -k deploy/overlays/local",
-	`go build -C examples/action -o "$PWD/warm-cache" .`:  `ln -s "$(command -v warm-cache)" .`,
-	"go build -o webserver ./hack/webserver":              `ln -s "$(command -v webserver)" .`,
+	"kubectl apply --server-side -f bin/release/prerequisites.yaml": "kubectl apply --server-side -k deploy/prerequisites",
+	"kubectl apply --server-side -f bin/release/install-full.yaml":  "kubectl apply --server-side --force-conflicts -k deploy/overlays/local",
+	`go build -C examples/action -o "$PWD/warm-cache" .`:            `ln -s "$(command -v warm-cache)" .`,
+	"go build -o webserver ./hack/webserver":                        `ln -s "$(command -v webserver)" .`,
 }
 
 // isRun reports whether a page's commands are run by the short form, or by the whole.

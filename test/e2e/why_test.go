@@ -543,7 +543,7 @@ spec:
 		for _, f := range d.Findings {
 			ok[f.Check] = ok[f.Check] || f.Level == insight.LevelOK
 		}
-		for _, check := range []string{"API server", "clock", "CRDs", "components", "webhooks", "permissions"} {
+		for _, check := range []string{"API server", "clock", "CRDs", "components", "namespace", "webhooks", "permissions"} {
 			require.True(t, ok[check], "%s: %s", check, out)
 		}
 	})

@@ -189,7 +189,8 @@ func latencies(half, two string) input {
 	return input{of("0.5"): half + hours, of("2"): two + hours, of("+Inf"): two + hours}
 }
 
-// TestAlerts has promtool evaluate every alert in each of its situations.
+// TestAlerts has promtool evaluate every alert in each of its situations, and look for its row in the table that the
+// first dashboard begins with.
 func TestAlerts(t *testing.T) {
 	program(t, "promtool")
 	rules, err := filepath.Abs(rulesFile)
@@ -215,17 +216,20 @@ func TestAlerts(t *testing.T) {
 	promtool(t, "", "test", "rules", file)
 }
 
-// unitTest is one of promtool's: so many alerts of the name fire at that time.
+// unitTest is one of promtool's: so many alerts of the name fire at that time. One that fires is in the table.
 func unitTest(alert, at string, in input, firing int) map[string]any {
 	var inputs []any
 	for s, values := range in {
 		inputs = append(inputs, map[string]string{"series": s, "values": values})
 	}
-	return map[string]any{
-		"name": alert, "interval": "1m", "input_series": inputs,
-		"promql_expr_test": []any{map[string]any{
-			"expr": `count(ALERTS{alertname="` + alert + `", alertstate="firing"}) or vector(0)`, "eval_time": at,
-			"exp_samples": []any{map[string]any{"labels": "{}", "value": firing}},
-		}},
+	isOne := func(expr string) map[string]any {
+		return map[string]any{"expr": "count(" + expr + ") or vector(0)", "eval_time": at,
+			"exp_samples": []any{map[string]any{"labels": "{}", "value": firing}}}
 	}
+	expected := []any{isOne(`ALERTS{alertname="` + alert + `", alertstate="firing"}`)}
+	if firing > 0 {
+		expected = append(expected, isOne(`count by (alert) (`+whoNeedsAUser()+
+			`) and on (alert) label_replace(vector(1), "alert", "`+alert+`", "", "")`))
+	}
+	return map[string]any{"name": alert, "interval": "1m", "input_series": inputs, "promql_expr_test": expected}
 }

@@ -121,7 +121,11 @@ func noneHolds(t *testing.T, p *prometheus) error {
 	if len(holding) > 0 {
 		return fmt.Errorf("these hold: %s", strings.Join(holding, "; "))
 	}
-	return nil
+	rows, err := p.query(t.Context(), whoNeedsAUser())
+	if err == nil && len(rows) > 0 {
+		err = fmt.Errorf("the table of who needs a user has rows: %v", rows)
+	}
+	return err
 }
 
 // conditionsHold waits for the alerts that the story is about. Those with a long threshold are left to promtool.
@@ -137,7 +141,22 @@ func conditionsHold(t *testing.T, p *prometheus) {
 				await.Nil(t, a.Name+" holds", func() error { return hasData(p.query(t.Context(), a.Expr())) })
 			}
 		}
+		await.Nil(t, name+" is in the table of who needs a user", func() error {
+			rows, err := p.query(t.Context(), whoNeedsAUser())
+			for _, row := range rows {
+				if row.Labels["alert"] == name && row.Labels["who"] != "" {
+					return nil
+				}
+			}
+			return errors.Join(fmt.Errorf("not among %d rows", len(rows)), err)
+		})
 	}
+}
+
+// whoNeedsAUser is the query of the table that the first dashboard begins with.
+func whoNeedsAUser() string {
+	first := monitoring.Dashboards()[0].Rows[0].Panels[0]
+	return expand(first.Queries[0].Expr)
 }
 
 // published compares each component's /metrics with the declarations, and has promtool check it.

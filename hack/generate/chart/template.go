@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"kusionstack.io/kuperator/internal/monitoring"
 )
 
 // raw is a scalar in the template language.
@@ -96,6 +98,9 @@ func replaceNames(node any) any {
 		}
 		return list
 	case string:
+		if page, ok := strings.CutPrefix(node, monitoring.RunbookBase+"/"); ok {
+			return raw(fmt.Sprintf("{{ printf \"%%s/%s\" $.Values.monitoring.runbooks | quote }}", page))
+		}
 		switch node {
 		case "team-a":
 			return raw("{{ $namespace | quote }}") // in a loop over the namespaces

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"kusionstack.io/kuperator/internal/monitoring"
 )
 
 // settings are what the values say about one component's Deployment, as kustomize rendered it.
@@ -185,6 +187,8 @@ monitoring:
   prometheusOperator: false
   # Dashboards as ConfigMaps with the label of Grafana's sidecar.
   grafanaDashboards: false
+  # The URL below which alerts find their runbooks.
+  runbooks: ` + monitoring.RunbookBase + `
 `)
 	for _, c := range components {
 		d := defaults[c.name]
@@ -302,8 +306,9 @@ func valuesSchema() string {
 		"shards":        {"type": "integer", "minimum": 1, "maximum": 64},
 		"priorityClass": objectOf(map[string]schema{"create": boolean}),
 		"networkPolicy": objectOf(map[string]schema{"create": boolean, "restrictEgress": boolean}),
-		"monitoring":    objectOf(map[string]schema{"prometheusOperator": boolean, "grafanaDashboards": boolean}),
-		"global":        anyMap, // Helm gives it to every chart
+		"monitoring": objectOf(map[string]schema{"prometheusOperator": boolean, "grafanaDashboards": boolean,
+			"runbooks": text}),
+		"global": anyMap, // Helm gives it to every chart
 	}
 	own := map[string]map[string]schema{
 		"collasetController":          {"podOpsLifecycle": boolean},

@@ -10,6 +10,8 @@ type parsedQuery struct {
 	Selectors []selector `json:"selectors"`
 	// Grouped are the labels that it groups and joins by.
 	Grouped []string `json:"grouped"`
+	// Made are the labels that it adds by label_replace and label_join.
+	Made []string `json:"made"`
 }
 
 type selector struct {
@@ -33,6 +35,16 @@ func parse(query string) parsedQuery {
 				}
 			}
 			p.Selectors = append(p.Selectors, s)
+		case *parser.Call:
+			switch n.Func.Name {
+			case "label_replace":
+				p.Made = append(p.Made, text(n.Args[1]))
+			case "label_join":
+				p.Made = append(p.Made, text(n.Args[1]))
+				for _, label := range n.Args[3:] {
+					p.Grouped = append(p.Grouped, text(label))
+				}
+			}
 		case *parser.AggregateExpr:
 			p.Grouped = append(p.Grouped, n.Grouping...)
 		case *parser.BinaryExpr:
@@ -43,4 +55,12 @@ func parse(query string) parsedQuery {
 		return nil
 	})
 	return p
+}
+
+// text is the value of a string in a query, "" of another expression.
+func text(e parser.Expr) string {
+	if literal, ok := e.(*parser.StringLiteral); ok {
+		return literal.Val
+	}
+	return ""
 }
