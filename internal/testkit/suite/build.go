@@ -26,8 +26,11 @@ func build(ctx context.Context, root string, race bool, overlay string, names ..
 	}
 	sum := sha256.Sum256([]byte(root))
 	dir := filepath.Join(cache, "components-"+hex.EncodeToString(sum[:4]))
-	args := []string{"build"}
+	// The flags of the control plane: what both have is compiled once.
+	args := []string{"build", "-trimpath", "-buildvcs=false"}
+	cgo := "CGO_ENABLED=0"
 	if race {
+		cgo = "CGO_ENABLED=1"
 		dir += "-race"
 		args = append(args, "-race")
 	}
@@ -47,10 +50,11 @@ func build(ctx context.Context, root string, race bool, overlay string, names ..
 	}
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = root
+	cmd.Env = append(os.Environ(), cgo)
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("building the components: %w\n%s", err, bytes.TrimSpace(output.Bytes()))
+		return "", fmt.Errorf("go build: %w\n%s", err, bytes.TrimSpace(output.Bytes()))
 	}
 	return dir, nil
 }
