@@ -312,6 +312,9 @@ func (s *Suite) launch(ctx context.Context, name string) error {
 		p.credential = credential
 		s.processes[name] = p
 	}
+	if err := markUsed(s.bin); err != nil {
+		return err
+	}
 	args, own := s.config.Args[name]
 	if !own {
 		args = s.config.Args[component]

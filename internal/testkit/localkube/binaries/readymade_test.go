@@ -51,7 +51,9 @@ func TestAFolderIsFoundByItsPrograms(t *testing.T) {
 			}
 			return "Kubernetes v1.37.0\n", nil
 		})
-	require.Equal(t, []readyMade{{dir: envtest, version: "v1.37.0"}, {dir: all, version: "v1.37.0", complete: true}}, found)
+	require.Equal(t, []readyMade{
+		{dir: envtest, version: "v1.37.0"}, {dir: all, version: "v1.37.0", complete: true},
+	}, found)
 }
 
 func TestOnlyTheSameMinorVersionIsTakenAndTheScreenTellsWhich(t *testing.T) {
@@ -62,9 +64,9 @@ func TestOnlyTheSameMinorVersionIsTakenAndTheScreenTellsWhich(t *testing.T) {
 		want, say string
 	}{
 		"none":              {},
-		"another version":   {found: []readyMade{old}, say: "not using old: it is Kubernetes v1.36.1, and this needs 1.37"},
+		"another version":   {found: []readyMade{old}, say: "not using old: it is Kubernetes v1.36.1"},
 		"envtest":           {found: []readyMade{old, partly}, want: "partly", say: "what it lacks is compiled"},
-		"everything":        {found: []readyMade{partly, whole}, want: "whole", say: "using the control plane (Kubernetes v1.37.2) in whole"},
+		"everything":        {found: []readyMade{partly, whole}, want: "whole", say: "the control plane (Kubernetes v1.37.2) in whole"},
 		"a similar version": {found: []readyMade{{dir: "x", version: "v1.3.7"}}, say: "not using x"},
 	} {
 		t.Run(name, func(t *testing.T) {
