@@ -122,8 +122,7 @@ func stopEarlier(out *screen) (found bool, err error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return false, err
 	}
-	_, statErr := os.Stat(dir)
-	if cluster == nil && statErr != nil {
+	if _, err := os.Stat(dir); cluster == nil && errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
 	fmt.Fprintln(out, "stopping the cluster and the components of the demo that was left running")

@@ -80,11 +80,15 @@ func whatToTry(kubeconfig, bin string) string {
 		"",
 		"  export KUBECONFIG=" + kubeconfig,
 		"  export PATH=" + bin + string(filepath.ListSeparator) + "$PATH",
-		"  kubectl kuperator status -n " + namespace + "                      # what is going on",
-		"  kubectl kuperator dashboard -n " + namespace + "                   # the same, live, in a browser",
-		fmt.Sprintf("  kubectl kuperator set image collaset/%s %s=%s -n %s   # break it", name, name, badImage, namespace),
-		fmt.Sprintf("  kubectl kuperator why collaset/%s -n %s            # why does it not continue?", name, namespace),
-		fmt.Sprintf("  kubectl kuperator undo collaset/%s -n %s           # mend it", name, namespace),
+	}
+	for _, try := range [][2]string{
+		{"status", "what there is, and what it waits for"},
+		{"dashboard", "the same, live, in a browser; Ctrl-C ends it"},
+		{fmt.Sprintf("set image collaset/%s %s=%s", name, name, badImage), "break it"},
+		{"why collaset/" + name, "why does it not continue?"},
+		{"undo collaset/" + name, "mend it"},
+	} {
+		lines = append(lines, fmt.Sprintf("  kubectl kuperator -n %s %-43s # %s", namespace, try[0], try[1]))
 	}
 	return "\n" + strings.Join(lines, "\n") + "\n"
 }
