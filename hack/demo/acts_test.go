@@ -54,8 +54,8 @@ func TestAStuckActIsOverWhenItHasBeenSeen(t *testing.T) {
 func TestTheEndTellsWhatToTryInTheWordsOfTheUser(t *testing.T) {
 	text := whatToTry("/k/config", "/k/bin")
 	for _, part := range []string{"export KUBECONFIG=/k/config\n", "export PATH=/k/bin:$PATH\n",
-		"kubectl kuperator -n demo status", "kubectl kuperator -n demo why collaset/web", "kubectl kuperator -n demo dashboard",
-		"simulated"} {
+		"kubectl kuperator -n demo status", "kubectl kuperator -n demo why collaset/web",
+		"kubectl kuperator -n demo dashboard", "simulated"} {
 		require.Contains(t, text, part)
 	}
 	for _, part := range []string{"make demo KEEP=1", "make demo-stop", "make demo SLOW=1", "status, why and dashboard"} {

@@ -64,7 +64,8 @@ func (d *demo) tellWhatToTry(ctx context.Context) error {
 		d.screen.print(text)
 		return nil
 	}
-	return d.enter(ctx, text+"\nPress Enter here to stop it all (make demo KEEP=1 leaves it running until make demo-stop).")
+	return d.enter(ctx, text+
+		"\nPress Enter here to stop it all (make demo KEEP=1 leaves it running until make demo-stop).")
 }
 
 // whatNext is for a run that ends by itself.
