@@ -126,11 +126,15 @@ func stopEarlier(out *screen) (found bool, err error) {
 		return false, nil
 	}
 	fmt.Fprintln(out, "stopping the cluster and the components of the demo that was left running")
-	errs := []error{suite.StopLeftovers(dir), os.RemoveAll(dir)}
-	if cluster != nil {
-		errs = append(errs, cluster.Stop())
+	if err := suite.StopLeftovers(dir); err != nil { // its record is in the folder
+		return true, err
 	}
-	return true, errors.Join(errs...)
+	if cluster != nil {
+		if err := cluster.Stop(); err != nil {
+			return true, err
+		}
+	}
+	return true, os.RemoveAll(dir)
 }
 
 // stopKept is make demo-stop.
