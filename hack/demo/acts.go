@@ -49,7 +49,8 @@ func acts() []stage {
 		{
 			title: fmt.Sprintf("roll back to %s", oldImage), column: "rollback", replicas: fewer, image: oldImage,
 			operated: fewer, patch: toImage(oldImage), acting: "may it change",
-			why: "An update like any other: in place, within the budget, without a lost request.",
+			why: fmt.Sprintf("An update like any other. One Pod at a time, because the CollaSet's own maxUnavailable is 25%% of %d "+
+				"Pods, rounded down; the stricter of the two budgets holds.", fewer),
 		},
 	}
 }
@@ -63,6 +64,15 @@ type narrator struct {
 	acting string // what a Pod may do in phase Operate
 	told   int    // index in phaseOrder
 	stuck  bool   // that a blocker is there has been told
+}
+
+// newNarrator begins where the act does: one that undoes finds Pods in the middle of their operation.
+func newNarrator(s *stage) narrator {
+	n := narrator{acting: s.acting}
+	if s.undoes {
+		n.told = slices.Index(phaseOrder, podops.PhaseOperate)
+	}
+	return n
 }
 
 // tell returns what is new in the picture, as a sentence each.
@@ -93,9 +103,9 @@ func (n *narrator) sentence(phase podops.Phase, pod string) string {
 	case podops.PhaseOperate:
 		return pod + " is out of traffic; only now " + n.acting
 	case podops.PhasePostCheck:
-		return pod + " has done what was asked; now it may return"
+		return pod + " has done what was asked; may it return?"
 	case podops.PhaseCompleting:
-		return pod + " is ready; its traffic is put back"
+		return pod + " has done what was asked; its traffic is put back"
 	default:
 		return ""
 	}

@@ -34,6 +34,14 @@ func TestTheStoryTellsEachPhaseOnceByThePodThatIsInIt(t *testing.T) {
 	require.Len(t, tells.tell(p), 2)
 }
 
+func TestAnActThatUndoesTellsOfTheReturnAlone(t *testing.T) {
+	tells := newNarrator(&stage{undoes: true, acting: "may it change"})
+	p := picture{rows: []row{{name: "web-a", phase: "Operate"}}}
+	require.Empty(t, tells.tell(p), "it was in that phase before")
+	p.rows[0].phase = "Completing"
+	require.Equal(t, []string{"web-a has done what was asked; its traffic is put back"}, tells.tell(p))
+}
+
 func TestTheBlockerIsToldOnce(t *testing.T) {
 	tells := narrator{told: len(phaseOrder)}
 	p := picture{rows: []row{{name: "web-a", serving: true}, {name: "web-b"}}, failing: "its image cannot be pulled"}

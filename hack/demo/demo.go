@@ -93,6 +93,9 @@ func run(ctx context.Context, o options, out *screen) (err error) {
 			return
 		}
 		err = errors.Join(err, d.cleanUp(context.WithoutCancel(ctx), o))
+		if err == nil && o.kubeconfig == "" && !out.asks {
+			out.print(whatNext)
+		}
 	}()
 	if err := d.play(ctx); err != nil {
 		if o.keep && ctx.Err() == nil {
@@ -172,7 +175,7 @@ func (d *demo) play(ctx context.Context) error {
 	}
 	stages := acts()
 	for i, s := range stages {
-		s.title = fmt.Sprintf("%d of %d: %s", i+1, len(stages), s.title)
+		s.title = fmt.Sprintf("act %d of %d: %s", i+1, len(stages), s.title)
 		if err := d.stage(ctx, s); err != nil {
 			return err
 		}
@@ -271,7 +274,7 @@ func (d *demo) show(
 	defer frames.Stop()
 	tooLong := time.After(stepTimeout)
 	var counted, failing time.Time
-	tells := narrator{acting: s.acting}
+	tells := newNarrator(s)
 	var writes map[string]suite.Counts
 	for {
 		picture, err := d.look(ctx)

@@ -46,11 +46,7 @@ func (d *demo) enter(ctx context.Context, text string) error {
 
 // tellWhatToTry ends the story. Where a person sits at a terminal, the cluster stays until Enter is pressed.
 func (d *demo) tellWhatToTry(ctx context.Context) error {
-	if d.options.kubeconfig != "" {
-		return nil
-	}
-	if !d.options.keep && !d.screen.asks {
-		d.screen.print(whatNext)
+	if d.options.kubeconfig != "" || !d.options.keep && !d.screen.asks {
 		return nil
 	}
 	fmt.Fprintln(d.screen, "building kubectl kuperator")
@@ -69,7 +65,8 @@ func (d *demo) tellWhatToTry(ctx context.Context) error {
 }
 
 // whatNext is for a run that ends by itself.
-const whatNext = `To try it yourself: make demo KEEP=1 leaves the cluster running, and says how to use it with
+const whatNext = `
+To try it yourself: make demo KEEP=1 leaves the cluster running, and says how to use it with
 kubectl kuperator status, why and dashboard; make demo-stop ends it. make demo SLOW=1 pauses after each act.
 `
 
