@@ -301,14 +301,24 @@ test-release: ## Make the release in two clones and compare; install its plugin 
 
 ##@ Run
 
+# Compiles with the flags of the control plane (no cgo), so that what is in both is compiled once; tells how far it is.
+PREPARE := CGO_ENABLED=0 go run ./hack/prepare
+
 .PHONY: demo
-demo: ## Show the suite at work on a local cluster (KEEP=1 leaves it running; KUBECONFIG= another cluster)
-	go run ./hack/demo $(if $(KEEP),--keep) $(if $(filter command,$(firstword $(origin KUBECONFIG))),--kubeconfig '$(KUBECONFIG)')
+demo: ## Show the suite at work on a local cluster (SLOW=1 pauses; KEEP=1 leaves it running; KUBECONFIG= another cluster)
+	@echo "make demo: finding out what is to be compiled first"
+	@assets="$$($(PREPARE) ./hack/demo ./cmd/...)"; \
+	KUPERATOR_ASSETS="$$assets" CGO_ENABLED=0 go run ./hack/demo $(if $(SLOW),--slow) $(if $(KEEP),--keep) $(if $(filter command,$(firstword $(origin KUBECONFIG))),--kubeconfig '$(KUBECONFIG)')
+
+.PHONY: demo-stop
+demo-stop: ## Stop what make demo KEEP=1 left running
+	@CGO_ENABLED=0 go run ./hack/demo --stop
 
 .PHONY: cluster-up
-cluster-up: ## Start a local cluster (NAME=, NODES=, PORT=)
-	go run ./hack/localkube up --name '$(NAME)' --nodes '$(NODES)' --port '$(PORT)'
+cluster-up: ## Start a local cluster with simulated nodes (NAME=, NODES=, PORT=)
+	@assets="$$($(PREPARE) ./hack/localkube)"; \
+	KUPERATOR_ASSETS="$$assets" CGO_ENABLED=0 go run ./hack/localkube up --name '$(NAME)' --nodes '$(NODES)' --port '$(PORT)'
 
 .PHONY: cluster-down
 cluster-down: ## Stop it and remove what it left (NAME=)
-	go run ./hack/localkube down --name '$(NAME)'
+	@CGO_ENABLED=0 go run ./hack/localkube down --name '$(NAME)'

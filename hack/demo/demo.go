@@ -30,6 +30,11 @@ const (
 	countInterval = time.Second
 	stepTimeout   = 3 * time.Minute
 	cleanTimeout  = time.Minute
+	stuckFor      = 3 * time.Second // how long a stage that is stuck is shown
+	readingTime   = 5 * time.Second // of a pause without a terminal
+
+	// containersFail is the blocker of containers that cannot run.
+	containersFail = "ContainersFail"
 )
 
 // demo is one run.
@@ -38,17 +43,22 @@ type demo struct {
 	client   client.Client
 	observer *observer.Observer
 	screen   *screen
+	options  options
 	stages   []stage
 }
 
 // stage is one act of the demo, and afterwards what was seen of it.
 type stage struct {
 	title    string
+	why      string // what happens, and why, in a sentence or two
+	acting   string // what a Pod may do once it is out of traffic
 	column   string // in the summary
 	replicas int
 	image    string
-	operated int    // Pods
+	operated int    // Pods; counted afterwards if it is stuck or undoes that
 	patch    string // of the CollaSet
+	stuck    bool   // it cannot be completed: it is over when that has been seen for a while
+	undoes   bool   // it repairs the stage before, which is stuck
 	restarts bool   // an OperationJob restarts the first of the Pods; without that and a patch, everything is created
 
 	took    time.Duration
@@ -60,9 +70,15 @@ type stage struct {
 }
 
 func run(ctx context.Context, o options, out *screen) (err error) {
+	if o.stop {
+		return stopKept(out)
+	}
 	config := suite.Config{Name: clusterName, Kubeconfig: o.kubeconfig, Nodes: nodes, Progress: out, Detached: o.keep}
 	if o.keep {
-		if config.Dir, config.ClusterDir, err = keptDirs(out); err != nil {
+		if _, err := stopEarlier(out); err != nil {
+			return err
+		}
+		if config.Dir, config.ClusterDir, err = keptDirs(); err != nil {
 			return err
 		}
 	}
@@ -70,37 +86,72 @@ func run(ctx context.Context, o options, out *screen) (err error) {
 	if err != nil {
 		return err
 	}
-	d := &demo{suite: s, screen: out}
+	d := &demo{suite: s, screen: out, options: o}
 	defer func() {
 		out.rest()
 		if o.keep && ctx.Err() == nil {
-			d.tellHowToPlay()
 			return
 		}
 		err = errors.Join(err, d.cleanUp(context.WithoutCancel(ctx), o))
+		if err == nil && o.kubeconfig == "" && !out.asks {
+			out.print(whatNext)
+		}
 	}()
-	return d.play(ctx)
+	if err := d.play(ctx); err != nil {
+		if o.keep && ctx.Err() == nil {
+			fmt.Fprintln(out, "the cluster is left running; make demo-stop ends it")
+		}
+		return err
+	}
+	return d.tellWhatToTry(ctx)
 }
 
-// keptDirs are where a kept demo lives, after an earlier one is cleared away.
-func keptDirs(out *screen) (dir, clusterDir string, err error) {
+// keptDirs are where a kept demo lives.
+func keptDirs() (dir, clusterDir string, err error) {
 	cache, err := localkube.CacheDir()
 	if err != nil {
 		return "", "", err
 	}
-	dir, clusterDir = filepath.Join(cache, "suites", clusterName), filepath.Join(cache, "clusters", clusterName)
-	if err := suite.StopLeftovers(dir); err != nil {
-		return "", "", err
+	return filepath.Join(cache, "suites", clusterName), filepath.Join(cache, "clusters", clusterName), nil
+}
+
+// stopEarlier ends a demo that was left running, and reports whether there was one.
+func stopEarlier(out *screen) (found bool, err error) {
+	dir, clusterDir, err := keptDirs()
+	if err != nil {
+		return false, err
 	}
-	earlier, err := localkube.Attach(clusterDir)
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return dir, clusterDir, nil
-	case err != nil:
-		return "", "", err
+	cluster, err := localkube.Attach(clusterDir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return false, err
 	}
-	fmt.Fprintln(out, "stopping the cluster of an earlier demo")
-	return dir, clusterDir, earlier.Stop()
+	if _, err := os.Stat(dir); cluster == nil && errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	fmt.Fprintln(out, "stopping the cluster and the components of the demo that was left running")
+	if err := suite.StopLeftovers(dir); err != nil { // its record is in the folder
+		return true, err
+	}
+	if cluster != nil {
+		if err := cluster.Stop(); err != nil {
+			return true, err
+		}
+	}
+	return true, os.RemoveAll(dir)
+}
+
+// stopKept is make demo-stop.
+func stopKept(out *screen) error {
+	found, err := stopEarlier(out)
+	if err != nil {
+		return err
+	}
+	if found {
+		out.print("The demo is stopped, and nothing is left of it.")
+	} else {
+		out.print("There is nothing to stop: no demo was left running (make demo KEEP=1 does that).")
+	}
+	return nil
 }
 
 // play creates the workload and goes through the stages.
@@ -122,20 +173,17 @@ func (d *demo) play(ctx context.Context) error {
 		observer.Options{Hold: 700 * time.Millisecond}); err != nil {
 		return err
 	}
-	stages := []stage{
-		{title: fmt.Sprintf("create %d Pods of %s", replicas, oldImage), column: "create", replicas: replicas,
-			image: oldImage},
-		{title: fmt.Sprintf("update %s to %s, in place", oldImage, newImage), column: "update", replicas: replicas,
-			image: newImage, operated: replicas, patch: imagePatch(newImage)},
-		{title: fmt.Sprintf("restart %d of them in place, by an OperationJob", restarted), column: "restart",
-			replicas: replicas, image: newImage, operated: restarted, restarts: true},
-		{title: fmt.Sprintf("scale in from %d to %d", replicas, fewer), column: "scale in", replicas: fewer, image: newImage,
-			operated: replicas - fewer, patch: fmt.Sprintf(`{"spec":{"replicas":%d}}`, fewer)},
-		{title: fmt.Sprintf("roll back to %s", oldImage), column: "roll back", replicas: fewer, image: oldImage,
-			operated: fewer, patch: imagePatch(oldImage)},
-	}
-	for _, s := range stages {
+	stages := acts()
+	for i, s := range stages {
+		s.title = fmt.Sprintf("act %d of %d: %s", i+1, len(stages), s.title)
 		if err := d.stage(ctx, s); err != nil {
+			return err
+		}
+		next := "the summary"
+		if i+1 < len(stages) {
+			next = stages[i+1].title
+		}
+		if err := d.pause(ctx, "Next: "+next); err != nil {
 			return err
 		}
 	}
@@ -144,10 +192,6 @@ func (d *demo) play(ctx context.Context) error {
 		return err
 	}
 	return d.summarise(report)
-}
-
-func imagePatch(image string) string {
-	return fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":%q,"image":%q}]}}}}`, name, image)
 }
 
 // stage starts one act, shows it until it is over, and records it.
@@ -183,7 +227,7 @@ func (d *demo) stage(ctx context.Context, s stage) error {
 			return fmt.Errorf("changing the CollaSet: %w", err)
 		}
 	}
-	d.screen.stage(s.title)
+	d.screen.stage(s.title, s.why)
 	if err := d.show(ctx, &s, job, len(before.rows), begin); err != nil {
 		return err
 	}
@@ -207,6 +251,12 @@ func (d *demo) stage(ctx context.Context, s stage) error {
 	if err != nil {
 		return err
 	}
+	switch {
+	case s.stuck:
+		s.operated = after.having(s.image)
+	case s.undoes:
+		s.operated = before.having(badImage)
+	}
 	for _, now := range after.rows {
 		if slices.ContainsFunc(before.rows, func(then row) bool { return then.uid == now.uid }) {
 			s.kept++
@@ -223,7 +273,8 @@ func (d *demo) show(
 	frames := time.NewTicker(frameInterval)
 	defer frames.Stop()
 	tooLong := time.After(stepTimeout)
-	var counted time.Time
+	var counted, failing time.Time
+	tells := newNarrator(s)
 	var writes map[string]suite.Counts
 	for {
 		picture, err := d.look(ctx)
@@ -238,7 +289,21 @@ func (d *demo) show(
 				return fmt.Errorf("the OperationJob has failed: %+v", job.Status.TargetDetails)
 			}
 		}
-		picture.title, picture.elapsed = s.title, time.Since(begin)
+		if s.stuck {
+			picture.stuck = true
+			if picture.failing, err = d.failing(ctx); err != nil {
+				return err
+			}
+			switch {
+			case picture.failing == "":
+				failing = time.Time{}
+			case failing.IsZero():
+				failing = time.Now()
+			default:
+				picture.held = time.Since(failing)
+			}
+		}
+		picture.title, picture.why, picture.elapsed = s.title, s.why, time.Since(begin)
 		picture.startReplicas, picture.goalReplicas, picture.goalImage = startReplicas, s.replicas, s.image
 		if picture.done() || time.Since(counted) > countInterval {
 			if writes, err = d.writes(begin); err != nil {
@@ -252,7 +317,7 @@ func (d *demo) show(
 		report := d.observer.Report()
 		picture.rule, _ = report.Rule(namespace, ruleName)
 		picture.writes = writes
-		d.screen.draw(picture)
+		d.screen.draw(picture, tells.tell(picture))
 		if err := report.Err(); err != nil {
 			return err
 		}
@@ -267,6 +332,20 @@ func (d *demo) show(
 		case <-frames.C:
 		}
 	}
+}
+
+// failing is the message of the blocker of containers that cannot run, "" without it.
+func (d *demo) failing(ctx context.Context) (string, error) {
+	set := &appsv1alpha1.CollaSet{}
+	if err := d.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, set); err != nil {
+		return "", fmt.Errorf("reading the CollaSet: %w", err)
+	}
+	for _, b := range set.Status.Blockers {
+		if b.Reason == containersFail {
+			return b.Message, nil
+		}
+	}
+	return "", nil
 }
 
 // gaveUp says what the Pods were waiting for.
@@ -350,27 +429,7 @@ func (d *demo) cleanUp(ctx context.Context, o options) error {
 	if o.kubeconfig != "" {
 		fmt.Fprintln(d.screen, "stopping the components; the suite's manifests stay installed on your cluster")
 	} else {
-		fmt.Fprintln(d.screen, "stopping the components and removing what they left (--keep keeps them)")
+		fmt.Fprintln(d.screen, "stopping the cluster and the components, and removing what they left")
 	}
 	return errors.Join(append(errs, d.suite.Stop())...)
-}
-
-func (d *demo) tellHowToPlay() {
-	var pids []string
-	for _, pid := range d.suite.Processes() {
-		pids = append(pids, fmt.Sprint(pid))
-	}
-	slices.Sort(pids)
-	d.screen.print(fmt.Sprintf(`
-The cluster and the components are still running. Try:
-
-  export KUBECONFIG=%s
-  alias k=%s
-  k -n %s get collasets,podtransitionrules,pods
-  k -n %s patch collaset %s --type merge -p '%s'
-
-Logs are in %s
-Stop the components: kill %s
-Stop the cluster:    make cluster-down NAME=%s
-`, d.suite.AdminKubeconfig, d.suite.KubectlPath(), namespace, namespace, name, `{"spec":{"replicas":12}}`, d.suite.Dir, strings.Join(pids, " "), clusterName))
 }

@@ -1,8 +1,8 @@
 // Command demo shows the suite at work: it starts a local cluster and all
 // components, each as its own process, and lets a workload of ten Pods be
-// updated, restarted in place, scaled in and rolled back while it tells, live,
-// what happens to each Pod. It ends with what the API server counted, and fails
-// if a promise broke.
+// updated, broken by a bad image and mended, restarted in place, scaled in and
+// rolled back while it tells, live, what happens to each Pod and why. It ends with
+// what the API server counted, and fails if a promise broke.
 package main
 
 import (
@@ -29,7 +29,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "interrupted; everything that was started is stopped and removed")
 		os.Exit(130)
 	case err != nil:
-		fmt.Fprintf(os.Stderr, "demo: %v\n", err)
+		fmt.Fprintf(os.Stderr, "the demo failed: %v\n", err)
 		os.Exit(1)
 	}
 }
@@ -44,7 +44,7 @@ func command() *cobra.Command {
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.keep && o.kubeconfig != "" {
-				return errors.New("--keep is for a cluster that the demo starts: leave out --kubeconfig")
+				return errors.New("KEEP=1 is for a cluster that the demo starts: leave out KUBECONFIG=")
 			}
 			return run(cmd.Context(), o, newScreen(os.Stdout, o.plain))
 		},
@@ -53,11 +53,13 @@ func command() *cobra.Command {
 	flags.BoolVar(&o.keep, "keep", false, "Leave cluster and components running, and say how to use and stop them.")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "",
 		"Use this cluster instead of starting one, with an administrator's kubeconfig. Installs the suite there.")
+	flags.BoolVar(&o.slow, "slow", false, "Pause after each act: until Enter on a terminal, some seconds elsewhere.")
+	flags.BoolVar(&o.stop, "stop", false, "Stop what --keep has left running, and do nothing else.")
 	flags.BoolVar(&o.plain, "plain", false, "Print a line per change, as without a terminal.")
 	return cmd
 }
 
 type options struct {
-	keep, plain bool
-	kubeconfig  string
+	keep, plain, slow, stop bool
+	kubeconfig              string
 }

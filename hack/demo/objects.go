@@ -21,6 +21,7 @@ const (
 	maxUnavailable = "20%"
 	oldImage       = "web:1"
 	newImage       = "web:2"
+	badImage       = "web:non-exist" // the simulated kubelet cannot pull it
 )
 
 var appLabels = map[string]string{"app": name}

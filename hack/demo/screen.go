@@ -18,19 +18,23 @@ import (
 const (
 	bold, dim, red, green, yellow, blue, cyan = "1", "2", "31", "32", "33", "34", "36"
 
-	widest   = 120
-	barWidth = 20
+	widest    = 120
+	textWidth = 100
+	barWidth  = 20
 )
 
 // screen is where the demo shows itself: a picture redrawn in place on a
 // terminal, a line per change elsewhere.
 type screen struct {
 	out    io.Writer
+	in     io.Reader
 	fd     int
+	asks   bool // a person can press Enter
 	live   bool
 	colour bool
 
-	drawn int // lines of the picture on the terminal
+	told  string // what was told last in this stage
+	drawn int    // lines of the picture on the terminal
 	last  map[string]row
 	begin time.Time
 }
@@ -38,8 +42,8 @@ type screen struct {
 func newScreen(out *os.File, plain bool) *screen {
 	fd := int(out.Fd())
 	live := term.IsTerminal(fd) && !plain && os.Getenv("TERM") != "dumb"
-	return &screen{out: out, fd: fd, live: live, colour: live && os.Getenv("NO_COLOR") == "", last: map[string]row{},
-		begin: time.Now()}
+	return &screen{out: out, in: os.Stdin, fd: fd, live: live, colour: live && os.Getenv("NO_COLOR") == "",
+		asks: asksPeople(os.Stdin, out), last: map[string]row{}, begin: time.Now()}
 }
 
 // Write prints progress lines, dimmed. It makes the screen an io.Writer for
@@ -66,18 +70,28 @@ func (s *screen) rest() {
 }
 
 // stage begins a new picture below the last one.
-func (s *screen) stage(title string) {
+func (s *screen) stage(title, why string) {
 	s.rest()
+	s.told = ""
 	if !s.live {
-		s.print(fmt.Sprintf("%6.1fs  == %s", time.Since(s.begin).Seconds(), title))
+		s.print("\n== " + title)
+		for _, line := range wrap(why, textWidth) {
+			s.print("   " + line)
+		}
 	}
 }
 
-// draw shows the picture.
-func (s *screen) draw(p picture) {
+// draw shows the picture, and tells what is new in it.
+func (s *screen) draw(p picture, news []string) {
 	if !s.live {
+		for _, sentence := range news {
+			s.print(fmt.Sprintf("%6.1fs  > %s", time.Since(s.begin).Seconds(), sentence))
+		}
 		s.changes(p)
 		return
+	}
+	if len(news) > 0 {
+		s.told = news[len(news)-1]
 	}
 	width, height, err := term.GetSize(s.fd)
 	if err != nil || width < 40 {
@@ -106,7 +120,11 @@ func (s *screen) lines(p picture, width int) []string {
 	title := clip(p.title, width-len(clock)-3)
 	head := s.paint(bold+";"+cyan, "▶ "+title) + strings.Repeat(" ", max(1, width-2-columns(title)-len(clock))) +
 		s.paint(bold, clock)
-	lines := []string{"", head, ""}
+	lines := []string{"", head}
+	for _, line := range wrap(p.why, min(width-2, textWidth)) {
+		lines = append(lines, "  "+line)
+	}
+	lines = append(lines, "")
 	n, of, words := p.progress()
 	lines = append(lines, "  progress  "+s.bar(n, of, barWidth, green)+fmt.Sprintf("  %d of %d %s", n, of, words))
 	if p.rule.Allowed >= 0 && p.rule.Name != "" {
@@ -120,7 +138,7 @@ func (s *screen) lines(p picture, width int) []string {
 	if p.writes != nil {
 		lines = append(lines, "  writes    "+clip(writesLine(p.writes), width-12))
 	}
-	lines = append(lines, "")
+	lines = append(lines, "  "+s.paint(bold, clip("now       "+s.told, width-2)), "")
 	return append(lines, s.table(p, width)...)
 }
 
@@ -148,13 +166,17 @@ func (s *screen) table(p picture, width int) []string {
 		nameWidth = max(nameWidth, columns(r.name))
 	}
 	nameWidth = min(nameWidth, 24)
-	layout := fmt.Sprintf("  %%-%ds %%3s  %%-11s %%-8s %%-6s %%-5s %%-7s ", nameWidth)
+	imageWidth := 6
+	if p.stuck {
+		imageWidth = columns(p.goalImage)
+	}
+	layout := fmt.Sprintf("  %%-%ds %%3s  %%-11s %%-8s %%-%ds %%-5s %%-7s ", nameWidth, imageWidth)
 	left := max(0, width-columns(fmt.Sprintf(layout, "", "", "", "", "", "", "")))
 	lines := []string{s.paint(dim, fmt.Sprintf(layout, "POD", "ID", "PHASE", "REVISION", "IMAGE", "READY", "SERVICE")+
 		clip("WAITS FOR", left))}
 	for _, r := range p.rows {
 		plain := fmt.Sprintf(layout, clip(r.name, nameWidth), fmt.Sprint(r.id), clip(phaseOf(r), 11), r.revision,
-			clip(r.image, 6), yesNo(r.ready), service(r))
+			clip(r.image, imageWidth), yesNo(r.ready), service(r))
 		lines = append(lines, s.paint(colourOf(r, p.goalImage), plain)+s.paint(dim, clip(r.waits, left)))
 	}
 	return lines
@@ -219,7 +241,7 @@ func (s *screen) changes(p picture) {
 		r.waits = "" // changes too often to be news
 		before.waits = ""
 		if !known || before != r {
-			s.print(fmt.Sprintf("%6.1fs  %-12s id %-3d %-11s %-6s %-6s ready %-3s service %-3s  out %d of %d",
+			s.print(fmt.Sprintf("%6.1fs  %-12s id %-3d %-11s %-6s %-13s ready %-3s service %-3s  out %d of %d",
 				at, r.name, r.id, phaseOf(r), r.revision, r.image, yesNo(r.ready), service(r), p.out(), p.rule.Allowed))
 		}
 	}
@@ -234,6 +256,26 @@ func (s *screen) changes(p picture) {
 		s.print(fmt.Sprintf("%6.1fs  %-12s gone", at, name))
 	}
 	s.last = seen
+}
+
+// wrap breaks a text into lines of at most width columns, if its words allow it.
+func wrap(text string, width int) []string {
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && columns(line)+1+columns(word) > width {
+			lines = append(lines, line)
+			line = ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	if line != "" {
+		lines = append(lines, line)
+	}
+	return lines
 }
 
 // columns is the width of a text without colours.

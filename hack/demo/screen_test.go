@@ -77,13 +77,13 @@ func TestWithoutTerminalEachChangeIsALine(t *testing.T) {
 	var out bytes.Buffer
 	s := &screen{out: &out, last: map[string]row{}, begin: time.Now()}
 	p := aPicture()
-	s.draw(p)
+	s.draw(p, nil)
 	require.Equal(t, 3, strings.Count(out.String(), "\n"))
-	s.draw(p)
+	s.draw(p, nil)
 	require.Equal(t, 3, strings.Count(out.String(), "\n"), "nothing changed")
 	p.rows[2].phase, p.rows[2].ready, p.rows[2].serving = "Preparing", false, false
 	p.rows = p.rows[1:]
-	s.draw(p)
+	s.draw(p, nil)
 	require.Equal(t, 5, strings.Count(out.String(), "\n"))
 	require.Contains(t, out.String(), "web-aaaaa    gone")
 }

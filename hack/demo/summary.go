@@ -17,37 +17,37 @@ func (d *demo) summarise(report observer.Report) error {
 	d.screen.rest()
 	operations := slices.DeleteFunc(slices.Clone(d.stages), func(s stage) bool { return s.operated == 0 })
 	row := func(label string, cell func(stage) string) string {
-		line := fmt.Sprintf("  %-40s", label)
+		line := fmt.Sprintf("  %-24s", label)
 		for _, s := range operations {
-			line += fmt.Sprintf("%11s", cell(s))
+			line += fmt.Sprintf("%9s", cell(s))
 		}
 		return line
 	}
+	perPod := func(n int, s stage) string { return fmt.Sprintf("%.1f", float64(n)/float64(s.operated)) }
 	lines := []string{
 		"",
-		d.screen.paint(bold, row("What the API server and the observer saw", func(s stage) string { return s.column })),
+		d.screen.paint(bold, row("What was seen", func(s stage) string { return s.column })),
 		row("time", func(s stage) string { return fmt.Sprintf("%.1f s", s.took.Seconds()) }),
-		row("Pods operated", func(s stage) string { return fmt.Sprint(s.operated) }),
-		row("most out of service / allowed", func(s stage) string {
+		row("Pods operated on", func(s stage) string { return fmt.Sprint(s.operated) }),
+		row("most out / allowed", func(s stage) string {
 			return fmt.Sprintf("%d / %d", s.rule.MaxOut, s.rule.MaxOutAllowed)
 		}),
-		row("time out of service, median", func(s stage) string {
+		row("out of service, median", func(s stage) string {
 			if len(s.outages) == 0 {
 				return "-"
 			}
 			slices.Sort(s.outages)
 			return s.outages[len(s.outages)/2].Round(10 * time.Millisecond).String()
 		}),
-		row("Pods kept, not recreated", func(s stage) string { return fmt.Sprintf("%d of %d", s.kept, s.replicas) }),
+		row("Pods kept", func(s stage) string { return fmt.Sprintf("%d/%d", s.kept, s.replicas) }),
 	}
 	if d.suite.Cluster != nil {
-		perPod := func(n int, s stage) string { return fmt.Sprintf("%.1f", float64(n)/float64(s.operated)) }
-		lines = append(lines, row("Pod writes per Pod (Service off/on too)",
+		lines = append(lines, row("writes to Pods per Pod",
 			func(s stage) string { return perPod(suite.Sum(s.writes).Total(), s) }))
 		for _, component := range suite.Components() {
 			if slices.ContainsFunc(operations, func(s stage) bool { return s.writes[component].Total() > 0 }) {
 				lines = append(lines, d.screen.paint(dim,
-					row("  "+component, func(s stage) string { return perPod(s.writes[component].Total(), s) })))
+					row("  "+short(component), func(s stage) string { return perPod(s.writes[component].Total(), s) })))
 			}
 		}
 		lines = append(lines,
@@ -59,7 +59,7 @@ func (d *demo) summarise(report observer.Report) error {
 		lines = append(lines, "  (writes are not counted on a cluster that existed before)")
 	}
 	lines = append(lines, row("events per Pod",
-		func(s stage) string { return fmt.Sprintf("%.1f", float64(s.events)/float64(s.operated)) }))
+		func(s stage) string { return perPod(s.events, s) }))
 	err := errors.Join(report.Err(), d.broken(operations))
 	verdict := d.screen.paint(bold+";"+green, "  ✔ every promise was kept")
 	if err != nil {

@@ -28,7 +28,7 @@ const revisionWidth = 6
 
 // picture is the state of the workload at one moment.
 type picture struct {
-	title         string
+	title, why    string
 	elapsed       time.Duration
 	startReplicas int
 	goalReplicas  int
@@ -36,6 +36,9 @@ type picture struct {
 	rule          observer.RuleReport
 	writes        map[string]suite.Counts
 	job           *appsv1alpha1.OperationJob // nil for a stage without one
+	stuck         bool                       // the stage cannot be completed
+	failing       string                     // the CollaSet's blocker of containers that cannot run
+	held          time.Duration              // how long that has been there
 	rows          []row
 }
 
@@ -106,6 +109,10 @@ func rowOf(pod *corev1.Pod, rules []podops.Rule) row {
 	if w.Phase == podops.PhaseNone {
 		r.phase = starting
 	}
+	if cannotPull(pod) {
+		r.waits = "an image that can be pulled"
+		return r
+	}
 	switch w.Reason {
 	case podops.WaitFinalizer:
 		r.waits = "traffic to drain"
@@ -119,6 +126,34 @@ func rowOf(pod *corev1.Pod, rules []podops.Rule) row {
 		podops.WaitFrozen, podops.WaitOther, podops.WaitRefused:
 	}
 	return r
+}
+
+func cannotPull(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		return s.State.Waiting != nil && s.State.Waiting.Reason == "ImagePullBackOff"
+	})
+}
+
+// having is the number of Pods with the image.
+func (p picture) having(image string) int {
+	n := 0
+	for _, r := range p.rows {
+		if r.image == image {
+			n++
+		}
+	}
+	return n
+}
+
+// serving is the number of Pods in service.
+func (p picture) serving() int {
+	n := 0
+	for _, r := range p.rows {
+		if r.serving && !r.leaving {
+			n++
+		}
+	}
+	return n
 }
 
 // reached says how many Pods are as the stage wants them.
@@ -149,6 +184,9 @@ func (p picture) progress() (n, of int, words string) {
 	if p.job != nil {
 		return int(p.job.Status.SucceededPodCount), len(p.job.Spec.Targets), "Pods restarted in place"
 	}
+	if p.stuck {
+		return p.having(p.goalImage), p.goalReplicas, fmt.Sprintf("Pods have %s, %d serve", p.goalImage, p.serving())
+	}
 	if gone := p.startReplicas - p.goalReplicas; gone > 0 && p.startReplicas > 0 {
 		return p.startReplicas - len(p.rows), gone, "Pods removed"
 	}
@@ -156,6 +194,9 @@ func (p picture) progress() (n, of int, words string) {
 }
 
 func (p picture) done() bool {
+	if p.stuck {
+		return p.held >= stuckFor
+	}
 	if p.job != nil && p.job.Status.Progress != appsv1alpha1.OperationProgressSucceeded {
 		return false
 	}

@@ -100,6 +100,7 @@ func upCommand(at *place) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			fmt.Fprint(cmd.ErrOrStderr(), whatItIs(config, at))
 			fmt.Fprintf(cmd.OutOrStdout(), "export KUBECONFIG=%s\n", cluster.AdminKubeconfig)
 			return nil
 		},
@@ -114,6 +115,20 @@ func upCommand(at *place) *cobra.Command {
 	flags.BoolVar(&withoutControllers, "without-controller-manager", false, "start no kube-controller-manager")
 	flags.BoolVar(&withoutScheduler, "without-scheduler", false, "start no kube-scheduler")
 	return command
+}
+
+// whatItIs says what a new cluster is, what it is not, and how to stop it.
+func whatItIs(config localkube.Config, at *place) string {
+	nodes := "It has no nodes: Pods stay Pending.\n"
+	if config.WithNodes {
+		nodes = fmt.Sprintf("Its nodes (%d) are simulated: Pods become Ready, but no container runs and no image is pulled.\n",
+			config.Nodes)
+	}
+	stop := "make cluster-down NAME=" + at.name
+	if at.dir != "" {
+		stop = "go run ./hack/localkube down --dir " + at.dir
+	}
+	return fmt.Sprintf("Cluster %s runs until %s.\n%sTo use it:\n", at.name, stop, nodes)
 }
 
 func downCommand(at *place) *cobra.Command {

@@ -22,6 +22,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"kusionstack.io/kuperator/internal/testkit/localkube/binaries"
 )
 
 const (
@@ -199,7 +201,7 @@ func (c *Cluster) launch(ctx context.Context, config Config) error {
 		return err
 	}
 	c.reserved = reserved
-	kubernetesRelease, err := releaseOf(config.Kubernetes)
+	kubernetesRelease, err := binaries.ReleaseOf(config.Kubernetes)
 	if err != nil {
 		return err
 	}

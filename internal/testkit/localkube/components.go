@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"kusionstack.io/kuperator/internal/testkit/child"
+	"kusionstack.io/kuperator/internal/testkit/localkube/binaries"
 )
 
 // The components by the names of their binaries.
@@ -58,7 +59,7 @@ func choosePorts(base int) (ports, *Ports, error) {
 
 // components lists what the configuration asks for, with command lines. The
 // paths in them are absolute.
-func components(dir string, config Config, of release, ports ports) []*component {
+func components(dir string, config Config, of binaries.Release, ports ports) []*component {
 	in := func(parts ...string) string { return filepath.Join(append([]string{dir}, parts...)...) }
 	url := func(port int) string { return fmt.Sprintf("http://%s:%d", loopback, port) }
 	var all []*component
@@ -130,7 +131,7 @@ func components(dir string, config Config, of release, ports ports) []*component
 			"--secure-port=0",
 			"--kube-api-qps=200", "--kube-api-burst=400",
 		}
-		if of.shutdownTimeout {
+		if of.ShutdownTimeout {
 			controllerManager = append(controllerManager, "--controller-shutdown-timeout=1s")
 		}
 		add(kubeControllerManager, append(controllerManager, config.ControllerManagerArgs...)...)

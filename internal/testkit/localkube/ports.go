@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"kusionstack.io/kuperator/internal/testkit/localkube/binaries"
 )
 
 // The ports that are reserved: below those that systems give to processes that ask for any (from 32768 on Linux, 49152
@@ -62,8 +64,8 @@ func (p *Ports) try(dir string, port int) error {
 	if err != nil {
 		return err
 	}
-	if err := tryLock(file); err != nil {
-		if errors.Is(err, errLocked) {
+	if err := binaries.TryLock(file); err != nil {
+		if errors.Is(err, binaries.ErrLocked) {
 			err = nil
 		}
 		return errors.Join(err, file.Close())

@@ -2,7 +2,6 @@ package localkube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -18,9 +17,6 @@ const (
 
 	logTailLines = 25
 )
-
-// errLocked means that another process holds a lock.
-var errLocked = errors.New("locked by another process")
 
 // component is one process of a cluster, as state.json keeps it.
 type component struct {

@@ -312,6 +312,9 @@ func (s *Suite) launch(ctx context.Context, name string) error {
 		p.credential = credential
 		s.processes[name] = p
 	}
+	if err := markUsed(s.bin); err != nil {
+		return err
+	}
 	args, own := s.config.Args[name]
 	if !own {
 		args = s.config.Args[component]
@@ -527,6 +530,25 @@ func (s *Suite) Clients() (kubernetes.Interface, error) { return kubernetes.NewF
 
 // KubectlPath is the path of a kubectl.
 func (s *Suite) KubectlPath() string { return s.kubectl }
+
+// Tools builds the plugin of kubectl and returns a folder with it and kubectl, for a PATH.
+func (s *Suite) Tools(ctx context.Context) (string, error) {
+	const plugin = "kubectl-kuperator"
+	built, err := build(ctx, s.root, false, "", plugin)
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(s.Dir, "bin")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	for link, target := range map[string]string{"kubectl": s.kubectl, plugin: filepath.Join(built, plugin)} {
+		if err := os.Symlink(target, filepath.Join(dir, link)); err != nil && !errors.Is(err, os.ErrExist) {
+			return "", err
+		}
+	}
+	return dir, nil
+}
 
 // Program is the path of a component's program, which is there once the component was started.
 func (s *Suite) Program(component string) string { return filepath.Join(s.bin, component) }

@@ -1,4 +1,4 @@
-package localkube
+package binaries
 
 import (
 	"bytes"
@@ -25,7 +25,7 @@ func TestAFolderOfTheCacheIsBuiltOnce(t *testing.T) {
 	t.Setenv(CacheVariable, t.TempDir())
 	var builds atomic.Int32
 	started, release := make(chan struct{}), make(chan struct{})
-	r := recipe{name: "a thing", sources: []string{source(t, "one")}, build: func(_ context.Context, into string) error {
+	r := recipe{name: "a thing", sources: []string{source(t, "one")}, build: func(_ context.Context, _ *Compiler, into string) error {
 		builds.Add(1)
 		close(started) // a second build would panic
 		<-release
@@ -55,7 +55,7 @@ func TestAFolderOfTheCacheIsBuiltOnce(t *testing.T) {
 		require.Equal(t, dirs[0], dir)
 	}
 	require.FileExists(t, filepath.Join(dirs[0], "made"))
-	require.Contains(t, progress.String(), "several minutes")
+	require.Contains(t, progress.String(), "building a thing once")
 
 	progress.Reset()
 	_, err := cachedBuild(t.Context(), &progress, r)
@@ -68,7 +68,7 @@ func TestAFailedBuildLeavesNothing(t *testing.T) {
 	t.Setenv(CacheVariable, cache)
 	broken := errors.New("out of paper")
 	fail := true
-	r := recipe{name: "a thing", sources: []string{source(t, "one")}, build: func(_ context.Context, into string) error {
+	r := recipe{name: "a thing", sources: []string{source(t, "one")}, build: func(_ context.Context, _ *Compiler, into string) error {
 		require.NoError(t, os.WriteFile(filepath.Join(into, "half"), []byte("x"), 0o600))
 		if fail {
 			return broken
@@ -105,7 +105,7 @@ func TestEveryVersionHasItsModules(t *testing.T) {
 	require.NoError(t, err)
 	keys := map[string]string{}
 	for _, version := range Versions() {
-		of, err := releaseOf(version)
+		of, err := ReleaseOf(version)
 		require.NoError(t, err)
 		require.Contains(t, of.version, "v"+version+".")
 		goMod, err := os.ReadFile(filepath.Join(root, "hack", "cluster", of.modFile))
@@ -135,12 +135,12 @@ func TestTheVersionIsTheOneAskedForElseThatOfTheEnvironmentElseTheNewest(t *test
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(VersionVariable, tc.environment)
-			got, err := releaseOf(tc.asked)
+			got, err := ReleaseOf(tc.asked)
 			require.NoError(t, err)
 			require.Equal(t, tc.want, got.minor)
 		})
 	}
-	_, err := releaseOf("1.12")
+	_, err := ReleaseOf("1.12")
 	require.ErrorContains(t, err, "1.37, 1.36, 1.30")
 }
 

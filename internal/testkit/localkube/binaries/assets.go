@@ -1,4 +1,6 @@
-package localkube
+// Package binaries builds, once, the programs that a local cluster consists of. It imports little, so that a program
+// that tells of a long build is itself built at once.
+package binaries
 
 import (
 	"bytes"
@@ -11,14 +13,11 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
-
-	"kusionstack.io/kuperator/internal/testkit/child"
 )
 
 const (
@@ -40,6 +39,16 @@ const (
 	progressInterval = 15 * time.Second
 	lockPollInterval = 200 * time.Millisecond
 	goStopGrace      = 10 * time.Second // for a go command that was told to stop
+)
+
+// The control plane's programs.
+const (
+	etcd                  = "etcd"
+	kubeAPIServer         = "kube-apiserver"
+	kubeControllerManager = "kube-controller-manager"
+	kubeScheduler         = "kube-scheduler"
+	kubectl               = "kubectl"
+	kwok                  = "kwok"
 )
 
 // controlPlaneRoles are the names under which hack/cluster/kubernetes answers.
@@ -67,23 +76,71 @@ func AssetsOf(ctx context.Context, version string, progress io.Writer) (dir stri
 	return cachedBuild(ctx, progress, wanted)
 }
 
+// Prepare compiles the programs of this project that the arguments name, as for go build, into Go's cache, and returns
+// a folder as Assets does. It says first what is to be compiled and about how long that takes. Other than Assets it
+// takes programs that are on the machine already, and says so.
+func Prepare(ctx context.Context, progress io.Writer, programs ...string) (dir string, err error) {
+	root, err := projectRoot()
+	if err != nil {
+		return "", err
+	}
+	compiler := NewCompiler(progress)
+	project := &Compilation{Name: "Kuperator's programs", Dir: root}
+	imports, err := goOutput(ctx, root, append([]string{"list", "-f", `{{join .Imports "\n"}}`}, programs...)...)
+	if err != nil {
+		return "", err
+	}
+	project.Packages = slices.Compact(slices.Sorted(slices.Values(strings.Fields(imports))))
+	all := []*Compilation{project}
+	given := os.Getenv(AssetsVariable)
+	var wanted recipe
+	if given == "" {
+		if wanted, err = machinesControlPlane(ctx, progress); err != nil {
+			return "", err
+		}
+		if given = wanted.given; given == "" {
+			cached, err := wanted.cached(ctx)
+			if err != nil {
+				return "", err
+			}
+			if !cached {
+				all = append(all, wanted.compilations...)
+			}
+		}
+	}
+	if err := compiler.Plan(ctx, all...); err != nil {
+		return "", err
+	}
+	compiler.Announce(all...)
+	if len(project.weights) > 0 {
+		if err := compiler.Compile(ctx, project); err != nil {
+			return "", fmt.Errorf("compiling %s: %w", project.Name, err)
+		}
+	}
+	if given != "" {
+		return given, checkAssets(given)
+	}
+	wanted.compiler = compiler
+	return cachedBuild(ctx, progress, wanted)
+}
+
 // AssetsCached reports whether AssetsOf would find what it needs in the cache.
 func AssetsCached(ctx context.Context, version string) (bool, error) {
 	wanted, err := controlPlane(version)
 	if err != nil {
 		return false, err
 	}
-	cache, err := CacheDir()
-	if err != nil {
-		return false, err
-	}
-	key, err := wanted.key(ctx)
-	return err == nil && isDir(filepath.Join(cache, key)), err
+	return wanted.cached(ctx)
 }
 
 // controlPlane says how the binaries of a version are built.
 func controlPlane(version string) (recipe, error) {
-	kubernetes, err := releaseOf(version)
+	return controlPlaneBeside(version, "")
+}
+
+// controlPlaneBeside is controlPlane; etcd, kube-apiserver and kubectl are copied from a folder if one is given.
+func controlPlaneBeside(version, readyMade string) (recipe, error) {
+	kubernetes, err := ReleaseOf(version)
 	if err != nil {
 		return recipe{}, err
 	}
@@ -96,24 +153,44 @@ func controlPlane(version string) (recipe, error) {
 	for _, file := range kubernetes.modules() {
 		sources = append(sources, filepath.Join(module, file))
 	}
-	return recipe{
+	r := recipe{
 		name:    "a Kubernetes " + kubernetes.minor + " control plane and kwok",
 		sources: append(sources, filepath.Join(module, "kubernetes"), filepath.Join(root, "hack", "kwok")),
 		flags:   append(kubernetes.buildFlags(), fmt.Sprint(kwokMends)),
-		build: func(ctx context.Context, into string) error {
-			err := goBuild(ctx, kubernetes, module, "./kubernetes", filepath.Join(into, "kubernetes"))
-			if err != nil {
-				return err
-			}
-			for _, role := range controlPlaneRoles {
-				if err := os.Symlink("kubernetes", filepath.Join(into, role)); err != nil {
+	}
+	main := &Compilation{Name: "a Kubernetes " + kubernetes.minor + " control plane", Dir: module,
+		Flags: kubernetes.buildFlags(), Packages: []string{"./kubernetes"}}
+	roles := controlPlaneRoles
+	if readyMade != "" {
+		roles = []string{kubeControllerManager, kubeScheduler}
+		main.Name = strings.Join(roles, " and ")
+		main.Packages = []string{"./controllers"}
+		r.name = strings.Join(append(roles, kwok), ", ")
+		r.flags = append(r.flags, readyMade)
+		r.sources = append(r.sources, filepath.Join(module, "controllers"))
+	}
+	r.compilations = []*Compilation{main, {Name: "kwok, which simulates nodes", Dir: filepath.Join(root, "hack", "kwok"),
+		Flags: releases[0].buildFlags(), Packages: []string{kwokModule + "/cmd/kwok"}}}
+	r.build = func(ctx context.Context, compiler *Compiler, into string) error {
+		if err := compiler.Compile(ctx, main, "-o", filepath.Join(into, "kubernetes")); err != nil {
+			return err
+		}
+		if readyMade != "" {
+			for _, role := range envtestRoles {
+				if err := copyProgram(filepath.Join(readyMade, role), filepath.Join(into, role)); err != nil {
 					return err
 				}
 			}
-			// kwok is the same for all, and its module knows nothing of the control plane's.
-			return buildKwok(ctx, root, filepath.Join(into, kwok))
-		},
-	}, nil
+		}
+		for _, role := range roles {
+			if err := os.Symlink("kubernetes", filepath.Join(into, role)); err != nil {
+				return err
+			}
+		}
+		// kwok is the same for all, and its module knows nothing of the control plane's.
+		return buildKwok(ctx, compiler, root, filepath.Join(into, kwok))
+	}
+	return r, nil
 }
 
 // KubeletAsset returns the path of a real kubelet, built and cached the way
@@ -131,10 +208,8 @@ func KubeletAsset(ctx context.Context, progress io.Writer) (path string, err err
 			filepath.Join(root, "hack", "cluster", "kubelet"),
 		},
 		flags: releases[0].buildFlags(),
-		build: func(ctx context.Context, into string) error {
-			return goBuild(ctx, releases[0], filepath.Join(root, "hack", "cluster"), "./kubelet", filepath.Join(into, "kubelet"))
-		},
-	})
+	}.single(&Compilation{Name: "a kubelet", Dir: filepath.Join(root, "hack", "cluster"), Flags: releases[0].buildFlags(),
+		Packages: []string{"./kubelet"}}))
 	return filepath.Join(dir, "kubelet"), err
 }
 
@@ -156,7 +231,32 @@ type recipe struct {
 	name    string   // for people
 	sources []string // files and folders whose content decides the result
 	flags   []string // of the go command, and what is changed of the sources: they decide it too
-	build   func(ctx context.Context, into string) error
+	build   func(ctx context.Context, compiler *Compiler, into string) error
+	// compilations are what build compiles.
+	compilations []*Compilation
+	// compiler has planned them; nil if they are to be planned.
+	compiler *Compiler
+	// given is a folder that has everything already; nothing is built then.
+	given string
+}
+
+// single is the recipe of one program.
+func (r recipe) single(of *Compilation) recipe {
+	r.compilations = []*Compilation{of}
+	r.build = func(ctx context.Context, compiler *Compiler, into string) error {
+		return compiler.Compile(ctx, of, "-o", into+string(filepath.Separator))
+	}
+	return r
+}
+
+// cached reports whether the cache has the result.
+func (r recipe) cached(ctx context.Context) (bool, error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return false, err
+	}
+	key, err := r.key(ctx)
+	return err == nil && isDir(filepath.Join(cache, key)), err
 }
 
 func cachedBuild(ctx context.Context, progress io.Writer, r recipe) (string, error) {
@@ -204,13 +304,16 @@ func (r recipe) run(ctx context.Context, progress io.Writer, target string) erro
 	}
 	defer os.RemoveAll(into) // nothing is left of it after the rename
 	start := time.Now()
-	fmt.Fprintf(progress, "building %s once, into %s; a machine that never did it needs several minutes\n", r.name, target)
-	stopTicker := everyInterval(progressInterval, func() {
-		fmt.Fprintf(progress, "still building %s (%s)\n", r.name, time.Since(start).Round(time.Second))
-	})
-	err := r.build(ctx, into)
-	stopTicker()
-	if err != nil {
+	fmt.Fprintf(progress, "building %s once, into %s\n", r.name, target)
+	compiler := r.compiler
+	if compiler == nil {
+		compiler = NewCompiler(progress)
+		if err := compiler.Plan(ctx, r.compilations...); err != nil {
+			return fmt.Errorf("building %s: %w", r.name, err)
+		}
+		compiler.Announce(r.compilations...)
+	}
+	if err := r.build(ctx, compiler, into); err != nil {
 		return fmt.Errorf("building %s: %w", r.name, err)
 	}
 	if err := os.Rename(into, target); err != nil {
@@ -255,29 +358,12 @@ func hashTree(sum hash.Hash, source string) error {
 	})
 }
 
-func goBuild(ctx context.Context, of release, moduleDir, pkg, output string, flags ...string) error {
-	_, err := goOutput(ctx, moduleDir, slices.Concat([]string{"build"}, of.buildFlags(), flags,
-		[]string{"-o", output, pkg})...)
-	return err
-}
-
 // goOutput runs the go command of the machine in moduleDir, alone with that
 // module: no workspace, no cgo.
 func goOutput(ctx context.Context, moduleDir string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = moduleDir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // lets it end its compilers
-	cmd.WaitDelay = goStopGrace
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
-		return "", fmt.Errorf("go %s: %w\n%s", args[0], err, child.LastLines(stderr.Bytes(), 30))
-	}
-	return strings.TrimSpace(stdout.String()), nil
+	var out bytes.Buffer
+	err := NewCompiler(io.Discard).run(ctx, &Compilation{Dir: moduleDir}, &out, args)
+	return strings.TrimSpace(out.String()), err
 }
 
 // projectRoot finds the folder of this project's go.mod, from the place of this
@@ -337,11 +423,11 @@ func lockFile(ctx context.Context, path string, onWait func()) (unlock func(), e
 		return nil, fmt.Errorf("opening the lock: %w", err)
 	}
 	for waited := false; ; waited = true {
-		err := tryLock(file)
+		err := TryLock(file)
 		if err == nil {
 			return func() { _ = file.Close() }, nil // closing releases the lock
 		}
-		if !errors.Is(err, errLocked) {
+		if !errors.Is(err, ErrLocked) {
 			_ = file.Close()
 			return nil, fmt.Errorf("locking %s: %w", path, err)
 		}

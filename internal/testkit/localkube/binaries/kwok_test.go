@@ -1,4 +1,4 @@
-package localkube
+package binaries
 
 import (
 	"os"

@@ -1,4 +1,4 @@
-package localkube
+package binaries
 
 import (
 	"context"
@@ -31,7 +31,7 @@ var kwokMends = []kwokMend{{
 }}
 
 // buildKwok builds kwok with its mends, from a copy of its module.
-func buildKwok(ctx context.Context, root, output string) error {
+func buildKwok(ctx context.Context, compiler *Compiler, root, output string) error {
 	module := filepath.Join(root, "hack", "kwok")
 	if _, err := goOutput(ctx, module, "mod", "download", kwokModule); err != nil {
 		return err
@@ -55,7 +55,8 @@ func buildKwok(ctx context.Context, root, output string) error {
 	if _, err := goOutput(ctx, module, "mod", "edit", "-replace="+kwokModule+"="+mended, modFile); err != nil {
 		return err
 	}
-	return goBuild(ctx, releases[0], module, kwokModule+"/cmd/kwok", output, "-modfile="+modFile)
+	return compiler.Compile(ctx, &Compilation{Name: "kwok, which simulates nodes", Dir: module,
+		Flags: releases[0].buildFlags(), Packages: []string{kwokModule + "/cmd/kwok"}}, "-modfile="+modFile, "-o", output)
 }
 
 // mendKwok copies kwok's source into a folder that is not there yet, with mends.

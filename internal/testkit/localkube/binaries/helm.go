@@ -1,4 +1,4 @@
-package localkube
+package binaries
 
 import (
 	"context"
@@ -17,10 +17,7 @@ func HelmAsset(ctx context.Context, progress io.Writer) (path string, err error)
 		name:    "helm",
 		sources: []string{filepath.Join(root, "hack", "helm")},
 		flags:   releases[0].buildFlags(),
-		build: func(ctx context.Context, into string) error {
-			return goBuild(ctx, releases[0], filepath.Join(root, "hack", "helm"), "helm.sh/helm/v4/cmd/helm",
-				filepath.Join(into, "helm"))
-		},
-	})
+	}.single(&Compilation{Name: "helm", Dir: filepath.Join(root, "hack", "helm"), Flags: releases[0].buildFlags(),
+		Packages: []string{"helm.sh/helm/v4/cmd/helm"}}))
 	return filepath.Join(dir, "helm"), err
 }
