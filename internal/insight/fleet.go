@@ -83,10 +83,13 @@ func (x *index) workloads() []Workload {
 			w.Updated++
 		}
 		w.Pods = append(w.Pods, p)
+		x.addBudgets(w, pod)
 	}
 	all := make([]Workload, 0, len(byRef))
 	for _, w := range byRef {
 		slices.SortFunc(w.Pods, func(a, b Pod) int { return strings.Compare(a.Name, b.Name) })
+		slices.Sort(w.Budgets)
+		x.estimate(w)
 		all = append(all, *w)
 	}
 	slices.SortFunc(all, func(a, b Workload) int { return compareRefs(a.Ref, b.Ref) })
@@ -97,6 +100,6 @@ func (x *index) workloadOf(set *appsv1alpha1.CollaSet) Workload {
 	return Workload{
 		Ref: *refOfSet(set), Desired: set.Spec.Replicas, Counts: map[State]int{}, Pods: []Pod{},
 		CurrentRevision: set.Status.CurrentRevision, UpdatedRevision: set.Status.UpdatedRevision,
-		Paused: set.Spec.Paused, Reasons: x.ofSet(set),
+		Paused: set.Spec.Paused, Reasons: x.ofSet(set), Course: courseOf(set),
 	}
 }

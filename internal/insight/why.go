@@ -84,17 +84,40 @@ var symptoms = []Code{
 // byDepth puts symptoms behind causes: a CollaSet that waits for permission or for availability does so because of its
 // Pods, and a budget is spent because of Pods that do not come back.
 func byDepth(reasons []Reason) []Reason {
-	rank := func(r Reason) int {
-		switch {
-		case slices.Contains(symptoms, r.Code):
-			return 2
-		case r.Code.isBudget():
-			return 1
-		}
-		return 0
-	}
-	slices.SortStableFunc(reasons, func(a, b Reason) int { return cmp.Compare(rank(a), rank(b)) })
+	slices.SortStableFunc(reasons, func(a, b Reason) int { return cmp.Compare(depth(a.Code), depth(b.Code)) })
 	return reasons
+}
+
+const (
+	depthCause = iota
+	depthBudget
+	depthSymptom
+)
+
+func depth(c Code) int {
+	switch {
+	case slices.Contains(symptoms, c):
+		return depthSymptom
+	case c.isBudget():
+		return depthBudget
+	}
+	return depthCause
+}
+
+// Blockers are what a workload and its Pods wait for, once for each code, causes before symptoms. Symptoms are left out
+// beside anything else. Count is 0 for what the workload waits for as a whole.
+func Blockers(w *Workload) []Stuck {
+	all := stuck(w.Pods)
+	for _, r := range w.Reasons {
+		if !slices.ContainsFunc(all, func(s Stuck) bool { return s.Code == r.Code }) {
+			all = append(all, Stuck{Code: r.Code, Pods: []string{}, Example: r})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Stuck) int { return cmp.Compare(depth(a.Code), depth(b.Code)) })
+	if len(all) > 0 && depth(all[0].Code) < depthSymptom {
+		all = slices.DeleteFunc(all, func(s Stuck) bool { return depth(s.Code) == depthSymptom })
+	}
+	return all
 }
 
 // stuck sums up what Pods wait for, by the code of their blockers.
@@ -196,10 +219,15 @@ func workloadSummary(w Workload, pods int) string {
 
 // warnings are the newest Warning events, newest first.
 func warnings(events []corev1.Event) []Event {
+	return newest(events, 5, func(e *corev1.Event) bool { return e.Type == corev1.EventTypeWarning })
+}
+
+// newest are at most n of the events that are wanted, newest first.
+func newest(events []corev1.Event, n int, wanted func(*corev1.Event) bool) []Event {
 	var found []Event
 	for i := range events {
 		e := &events[i]
-		if e.Type != corev1.EventTypeWarning {
+		if !wanted(e) {
 			continue
 		}
 		last := e.LastTimestamp.Time
@@ -213,7 +241,7 @@ func warnings(events []corev1.Event) []Event {
 		if e.Series != nil {
 			count = e.Series.Count
 		}
-		found = append(found, Event{Reason: e.Reason, Message: e.Message, Count: count, Last: timeOf(last),
+		found = append(found, Event{Normal: e.Type != corev1.EventTypeWarning, Reason: e.Reason, Message: e.Message, Count: count, Last: timeOf(last),
 			From: cmp.Or(e.ReportingController, e.Source.Component)})
 	}
 	slices.SortStableFunc(found, func(a, b Event) int {
@@ -224,5 +252,5 @@ func warnings(events []corev1.Event) []Event {
 			return b.Last.Compare(*a.Last)
 		}
 	})
-	return found[:min(len(found), 5)]
+	return found[:min(len(found), n)]
 }

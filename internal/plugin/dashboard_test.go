@@ -2,11 +2,17 @@ package plugin
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"kusionstack.io/kuperator/internal/dashboard"
 )
 
 func TestDashboardIsForThisMachine(t *testing.T) {
@@ -21,6 +27,22 @@ func TestDashboardIsForThisMachine(t *testing.T) {
 			assert.ErrorContains(t, err, wrong, address)
 		}
 	}
+}
+
+// TestCopiedCommandsReachTheSameCluster: they have the flags by which this command chose it.
+func TestCopiedCommandsReachTheSameCluster(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config")
+	require.NoError(t, os.WriteFile(file, []byte(`{apiVersion: v1, kind: Config, current-context: dev,
+		contexts: [{name: dev, context: {cluster: a}}, {name: it's prod, context: {cluster: a}}],
+		clusters: [{name: a, cluster: {server: "https://127.0.0.1:1"}}]}`), 0o600))
+	t.Setenv("KUBECONFIG", file)
+	p := &plugin{config: genericclioptions.NewConfigFlags(true), system: "kuperator-system"}
+	assert.Equal(t, dashboard.Scope{Text: "namespace shop", Context: "dev", System: "kuperator-system"}, p.scope("shop"))
+	prod := "it's prod"
+	p.config.Context, p.config.KubeConfig = &prod, &file
+	scope := p.scope("shop")
+	assert.Equal(t, prod, scope.Context)
+	assert.Equal(t, `--context='it'\''s prod' --kubeconfig=`+file, scope.Flags)
 }
 
 func TestDashboardRefusesWhatItCannotDo(t *testing.T) {
