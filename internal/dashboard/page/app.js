@@ -3,7 +3,7 @@
 // Addresses: #/ shows everything, #/<namespace> one namespace, #/<namespace>/<name> a CollaSet, and
 // #/<namespace>/<kind>/<name> any workload.
 
-import { $, ago, command, el, many, meter, nameOf, num, past, setClock, setFlags, since, span, splitNext, untilNow } from "./dom.js";
+import { $, ago, command, el, many, meter, nameOf, num, past, sentence, setClock, setFlags, since, span, splitNext, untilNow } from "./dom.js";
 import { draw, drawNow, hideTip, legend, meaning, readPalette, size, states, swatch, unwatch, watch } from "./cells.js";
 
 const cardsAtOnce = 12, rowsAtOnce = 100, calmAtOnce = 300, sentencesAtOnce = 4;
@@ -476,8 +476,8 @@ function phases(o) {
 
 function row(p, m) {
   const r = blockersOf(p)[0];
-  return el("tr", {}, el("td", {}, whyButton("Pod", p.namespace, p.name), m.updatedRevision && p.revision ? el("div", { class: "quiet" }, isOld(m, p) ? "old revision" : "updated") : ""),
-    el("td", {}, swatch(p.state, isOld(m, p)), p.state, since(p.since)),
+  return el("tr", {}, el("td", {}, whyButton("Pod", p.namespace, p.name), m.updatedRevision && p.revision ? el("span", { class: "quiet" }, isOld(m, p) ? " old revision" : " updated") : ""),
+    el("td", {}, el("span", { class: "state" }, swatch(p.state, isOld(m, p)), p.state), since(p.since)),
     el("td", {}, (p.operations || []).map(phases)), el("td", {}, r ? el("span", {}, el("span", { class: "code" }, r.code), `: ${r.message}`) : ""));
 }
 
@@ -486,7 +486,7 @@ function reason(r, subject, after = "", before = "") {
   const { words, command: next } = splitNext(r.next);
   return el("div", { class: alarming.has(r.code) ? "reason bad" : "reason" },
     el("div", {}, before, r.message, after, since(r.since), " ", el("span", { class: "tag" }, r.code)),
-    words ? el("div", { class: "quiet" }, words) : "",
+    words ? el("div", { class: "quiet" }, sentence(words)) : "",
     command(next || whyCommand(subject.kind, subject.namespace, subject.name)));
 }
 

@@ -17,6 +17,9 @@ export const num = (n) => n.toLocaleString("en");
 export const many = (n, word) => `${num(n)} ${word}${n === 1 ? "" : "s"}`;
 export const nameOf = (thing) => `${thing.namespace ? thing.namespace + "/" : ""}${thing.name}`;
 
+// sentence begins with a capital, unless the first word is a name, and ends with a full stop.
+export const sentence = (text) => text.replace(/^[a-z]+(?=[ ,])/, (word) => word[0].toUpperCase() + word.slice(1)).replace(/[^.!?]$/, "$&.");
+
 let skew = 0; // the API server's clock less ours, in milliseconds
 export const setClock = (time) => { skew = Date.parse(time) - Date.now(); };
 export const untilNow = (time) => Date.now() + skew - Date.parse(time);
