@@ -67,7 +67,7 @@ func busyFleet(n int) insight.Fleet {
 	web := workload("web", pods...)
 	desired, inPlace, expected := int32(n), true, noon.Add(4*time.Minute+30*time.Second)
 	web.Desired, web.CurrentRevision, web.UpdatedRevision, web.Updated = &desired, "web-1", "web-2", 13*n/40
-	web.Budgets = []string{"web"}
+	web.Rules = []string{"web"}
 	web.Course = &insight.Course{State: insight.RolloutWaits, InPlace: &inPlace, Expected: &expected,
 		Images: []insight.CourseImage{{Container: "main", Image: "registry.example.com/shop/web:2",
 			Before: "registry.example.com/shop/web:1"}, {Container: "proxy", Image: "proxy:7"}}}

@@ -1,6 +1,7 @@
 package insight
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -128,21 +129,6 @@ func imageOf(pod *corev1.Pod, container string) string {
 	return ""
 }
 
-// addBudgets adds the rules that select the Pod.
-func (x *index) addBudgets(w *Workload, pod *corev1.Pod) {
-	rules := x.rules[pod.Namespace]
-	if len(w.Budgets) == len(rules) {
-		return
-	}
-	v := podops.Read(pod)
-	for i, compiled := range rules {
-		name := x.sources[pod.Namespace][i].Name
-		if !slices.Contains(w.Budgets, name) && compiled.Selects(v) {
-			w.Budgets = append(w.Budgets, name)
-		}
-	}
-}
-
 // allowed is how many of the rule's Pods may be out of service at the same time by its plain bounds; nil if it has
 // none. Checks for some of the Pods do not count.
 func allowed(r *appsv1alpha1.PodTransitionRule) *int32 {
@@ -163,6 +149,38 @@ func allowed(r *appsv1alpha1.PodTransitionRule) *int32 {
 		return nil
 	}
 	return ptr.To(int32(most)) //nolint:gosec // it is at most Desired
+}
+
+const (
+	depthCause = iota
+	depthBudget
+	depthSymptom
+)
+
+func depth(c Code) int {
+	switch {
+	case slices.Contains(symptoms, c):
+		return depthSymptom
+	case c.isBudget():
+		return depthBudget
+	}
+	return depthCause
+}
+
+// Blockers are what a workload and its Pods wait for, once for each code, causes before symptoms. Symptoms are left out
+// beside anything else. Count is 0 for what the workload waits for as a whole.
+func Blockers(w *Workload) []Stuck {
+	all := stuck(w.Pods)
+	for _, r := range w.Reasons {
+		if !slices.ContainsFunc(all, func(s Stuck) bool { return s.Code == r.Code }) {
+			all = append(all, Stuck{Code: r.Code, Pods: []string{}, Example: r})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Stuck) int { return cmp.Compare(depth(a.Code), depth(b.Code)) })
+	if len(all) > 0 && depth(all[0].Code) < depthSymptom {
+		all = slices.DeleteFunc(all, func(s Stuck) bool { return depth(s.Code) == depthSymptom })
+	}
+	return all
 }
 
 // Revision is one revision of a CollaSet.

@@ -31,7 +31,7 @@ func TestACourseHasImagesBudgetsAndDeadline(t *testing.T) {
 	course := fleet.Workloads[0].Course
 	require.Equal(t, []insight.CourseImage{{Container: "main", Image: "web:2", Before: "web:1"},
 		{Container: "new", Image: "new:1"}}, course.Images)
-	require.Equal(t, []string{"web"}, fleet.Workloads[0].Budgets)
+	require.Equal(t, []string{"web"}, fleet.Workloads[0].Rules)
 	require.Equal(t, insight.RolloutWaits, course.State)
 	require.Equal(t, "34%", course.Partition)
 	require.Equal(t, int32(2), course.Kept)

@@ -83,17 +83,27 @@ func (x *index) workloads() []Workload {
 			w.Updated++
 		}
 		w.Pods = append(w.Pods, p)
-		x.addBudgets(w, pod)
+		x.noteRules(w, pod)
 	}
 	all := make([]Workload, 0, len(byRef))
 	for _, w := range byRef {
 		slices.SortFunc(w.Pods, func(a, b Pod) int { return strings.Compare(a.Name, b.Name) })
-		slices.Sort(w.Budgets)
 		x.estimate(w)
 		all = append(all, *w)
 	}
 	slices.SortFunc(all, func(a, b Workload) int { return compareRefs(a.Ref, b.Ref) })
 	return all
+}
+
+// noteRules adds the rules that select the Pod.
+func (x *index) noteRules(w *Workload, pod *corev1.Pod) {
+	for i, compiled := range x.rules[pod.Namespace] {
+		name := x.sources[pod.Namespace][i].Name
+		at, found := slices.BinarySearch(w.Rules, name)
+		if !found && compiled.Selects(podops.Read(pod)) {
+			w.Rules = slices.Insert(w.Rules, at, name)
+		}
+	}
 }
 
 func (x *index) workloadOf(set *appsv1alpha1.CollaSet) Workload {

@@ -80,10 +80,10 @@ type Workload struct {
 	Paused bool `json:"paused,omitempty"`
 	// Course is how the rollout of a CollaSet goes; nil for other workloads.
 	Course *Course `json:"course,omitempty"`
-	// Budgets are the names of the rules that select one of its Pods, sorted.
-	Budgets []string `json:"budgets,omitempty"`
 	// Reasons are what keeps the workload as a whole from its spec, the blocker first.
 	Reasons []Reason `json:"reasons,omitempty"`
+	// Rules are the names of the PodTransitionRules that select one of its Pods, sorted.
+	Rules []string `json:"rules,omitempty"`
 	// Pods are its Pods under the lifecycle, by name.
 	Pods []Pod `json:"pods"`
 }

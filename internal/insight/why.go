@@ -88,38 +88,6 @@ func byDepth(reasons []Reason) []Reason {
 	return reasons
 }
 
-const (
-	depthCause = iota
-	depthBudget
-	depthSymptom
-)
-
-func depth(c Code) int {
-	switch {
-	case slices.Contains(symptoms, c):
-		return depthSymptom
-	case c.isBudget():
-		return depthBudget
-	}
-	return depthCause
-}
-
-// Blockers are what a workload and its Pods wait for, once for each code, causes before symptoms. Symptoms are left out
-// beside anything else. Count is 0 for what the workload waits for as a whole.
-func Blockers(w *Workload) []Stuck {
-	all := stuck(w.Pods)
-	for _, r := range w.Reasons {
-		if !slices.ContainsFunc(all, func(s Stuck) bool { return s.Code == r.Code }) {
-			all = append(all, Stuck{Code: r.Code, Pods: []string{}, Example: r})
-		}
-	}
-	slices.SortStableFunc(all, func(a, b Stuck) int { return cmp.Compare(depth(a.Code), depth(b.Code)) })
-	if len(all) > 0 && depth(all[0].Code) < depthSymptom {
-		all = slices.DeleteFunc(all, func(s Stuck) bool { return depth(s.Code) == depthSymptom })
-	}
-	return all
-}
-
 // stuck sums up what Pods wait for, by the code of their blockers.
 func stuck(pods []Pod) []Stuck {
 	return group(len(pods), func(i int) (string, *Reason) { return pods[i].Name, pods[i].blocker() })

@@ -446,7 +446,7 @@ function renderCourse(c) {
     return part;
   }));
   numbers.push(el("span", { class: "quiet" }, `of ${many(desired, "Pod")}`));
-  const budgets = (m.budgets || []).map((name) => fleet.budgets.get(`budget/${m.namespace}/${name}`)).filter(Boolean).map((b) => {
+  const budgets = (m.rules || []).map((name) => fleet.budgets.get(`budget/${m.namespace}/${name}`)).filter(Boolean).map((b) => {
     const { text, bar: usedBar } = used(b);
     return el("div", { class: "budget" }, el("span", {}, `budget ${b.name}: ${text}`), usedBar);
   });
