@@ -1,7 +1,6 @@
 package insight
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -151,34 +150,27 @@ func allowed(r *appsv1alpha1.PodTransitionRule) *int32 {
 	return ptr.To(int32(most)) //nolint:gosec // it is at most Desired
 }
 
-const (
-	depthCause = iota
-	depthBudget
-	depthSymptom
-)
-
-func depth(c Code) int {
-	switch {
-	case slices.Contains(symptoms, c):
-		return depthSymptom
-	case c.isBudget():
-		return depthBudget
-	}
-	return depthCause
-}
-
 // Blockers are what a workload and its Pods wait for, once for each code, causes before symptoms. Symptoms are left out
 // beside anything else. Count is 0 for what the workload waits for as a whole.
 func Blockers(w *Workload) []Stuck {
-	all := stuck(w.Pods)
-	for _, r := range w.Reasons {
-		if !slices.ContainsFunc(all, func(s Stuck) bool { return s.Code == r.Code }) {
-			all = append(all, Stuck{Code: r.Code, Pods: []string{}, Example: r})
+	byCode := map[Code]Stuck{}
+	var reasons []Reason
+	add := func(s Stuck) {
+		if _, known := byCode[s.Code]; !known {
+			byCode[s.Code], reasons = s, append(reasons, s.Example)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Stuck) int { return cmp.Compare(depth(a.Code), depth(b.Code)) })
-	if len(all) > 0 && depth(all[0].Code) < depthSymptom {
-		all = slices.DeleteFunc(all, func(s Stuck) bool { return depth(s.Code) == depthSymptom })
+	for _, s := range stuck(w.Pods) {
+		add(s)
+	}
+	for _, r := range w.Reasons {
+		add(Stuck{Code: r.Code, Pods: []string{}, Example: r})
+	}
+	var all []Stuck
+	for _, r := range byDepth(reasons) {
+		if len(all) == 0 || !slices.Contains(symptoms, r.Code) || slices.Contains(symptoms, all[0].Code) {
+			all = append(all, byCode[r.Code])
+		}
 	}
 	return all
 }

@@ -84,7 +84,16 @@ var symptoms = []Code{
 // byDepth puts symptoms behind causes: a CollaSet that waits for permission or for availability does so because of its
 // Pods, and a budget is spent because of Pods that do not come back.
 func byDepth(reasons []Reason) []Reason {
-	slices.SortStableFunc(reasons, func(a, b Reason) int { return cmp.Compare(depth(a.Code), depth(b.Code)) })
+	rank := func(r Reason) int {
+		switch {
+		case slices.Contains(symptoms, r.Code):
+			return 2
+		case r.Code.isBudget():
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(reasons, func(a, b Reason) int { return cmp.Compare(rank(a), rank(b)) })
 	return reasons
 }
 
