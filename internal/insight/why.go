@@ -218,8 +218,8 @@ func newest(events []corev1.Event, n int, wanted func(*corev1.Event) bool) []Eve
 		if e.Series != nil {
 			count = e.Series.Count
 		}
-		found = append(found, Event{Normal: e.Type != corev1.EventTypeWarning, Reason: e.Reason, Message: e.Message, Count: count, Last: timeOf(last),
-			From: cmp.Or(e.ReportingController, e.Source.Component)})
+		found = append(found, Event{Reason: e.Reason, Message: e.Message, Count: count, Last: timeOf(last),
+			Normal: e.Type != corev1.EventTypeWarning, From: cmp.Or(e.ReportingController, e.Source.Component)})
 	}
 	slices.SortStableFunc(found, func(a, b Event) int {
 		switch {
