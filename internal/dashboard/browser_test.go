@@ -257,6 +257,12 @@ func TestInABrowser(t *testing.T) {
 		page.Becomes(t, `!document.querySelector("#all").hidden`)
 	})
 
+	t.Run("the link for keyboards leads past the header, and nowhere else", func(t *testing.T) {
+		page.Do(t, browser.Click(".skip"))
+		assert.Equal(t, "main", browser.Value[string](t, page, `document.activeElement.id`))
+		assert.Equal(t, "#/", browser.Value[string](t, page, `location.hash`))
+	})
+
 	t.Run("one namespace of several", func(t *testing.T) {
 		fleet := busyFleet(40)
 		other := workload("api", pod("api-0", insight.StateStarting))

@@ -85,7 +85,8 @@ function draft() {
 // --- where the reader is
 
 const here = () => {
-  const [namespace = "", ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  if (!location.hash.startsWith("#/")) return { namespace: "", kind: "", name: "" };
+  const [namespace, ...rest] = location.hash.slice(2).split("/").map((word) => { try { return decodeURIComponent(word); } catch { return word; } });
   const [kind, name] = rest.length > 1 ? rest : ["collaset", rest[0] || ""];
   return { namespace, kind, name };
 };
@@ -411,6 +412,7 @@ function badge(m, isStill) {
   const { course } = m;
   if (m.paused) return el("span", { class: "badge" }, "paused");
   if (course?.state === "Failed") return el("span", { class: "badge bad" }, "failed");
+  if (isStill && course?.state === "Done" && course.kept) return el("span", { class: "badge" }, "held by its partition");
   if (!isStill && course) return el("span", { class: "badge done" }, "done");
   if (course?.state !== "Waits" || !course.expected) return "";
   const left = -untilNow(course.expected);
@@ -592,7 +594,10 @@ function whyButton(kind, namespace, name) {
   return el("button", { type: "button", class: "plain", "data-id": `why/${kind}/${namespace}/${name}`, onclick: (event) => { opener = event.currentTarget; ask(kind, namespace, name); } }, kind === "Pod" ? name : nameOf({ namespace, name }));
 }
 
+let told = "", toldAt = 0;
+
 async function ask(kind, namespace, name) {
+  told = "";
   asked = { kind, namespace, name };
   $("why").hidden = false;
   $("why-title").textContent = `${kind} ${nameOf(asked)}`;
@@ -604,16 +609,25 @@ async function ask(kind, namespace, name) {
 async function refresh() {
   if (!asked) return;
   const about = asked;
-  let parts;
+  let parts, text;
   try {
     const response = await fetch(`api/why?${new URLSearchParams(about)}`);
-    const text = await response.text();
+    text = await response.text();
     if (!response.ok) throw new Error(text);
-    parts = answer(JSON.parse(text));
+    const a = JSON.parse(text);
+    text = JSON.stringify({ ...a, observedAt: "" });
+    if (asked === about) parts = answer(a);
   } catch (error) {
-    parts = [el("p", {}, `No answer: ${error.message}`)];
+    text = error.message;
+    parts = [el("p", {}, `No answer: ${text}`)];
   }
-  if (asked === about && !pressed && !$("why-text").contains(document.activeElement)) $("why-text").replaceChildren(...parts);
+  // What is the same is not told again to a screen reader, but for its ages.
+  if (asked !== about || pressed || text === told && Date.now() - toldAt < 30e3) return;
+  told = text;
+  toldAt = Date.now();
+  const id = $("why-text").contains(document.activeElement) ? document.activeElement.dataset.id : "";
+  $("why-text").replaceChildren(...parts);
+  if (id) [...$("why-text").querySelectorAll("[data-id]")].find((e) => e.dataset.id === id)?.focus();
 }
 
 function answer(a) {
@@ -654,6 +668,7 @@ setInterval(refresh, 3000);
 setInterval(readDetails, 5000);
 setInterval(schedule, 10000); // ages go on although nothing changes
 
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); $("main").focus(); }); // its address is none of ours
 $("find").addEventListener("input", () => { limit = cardsAtOnce; schedule(); });
 $("filter").addEventListener("submit", (event) => event.preventDefault());
 $("namespace").addEventListener("input", () => { location.hash = `#/${encodeURIComponent($("namespace").value)}`; });

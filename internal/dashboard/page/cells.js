@@ -24,7 +24,7 @@ function square(ctx, state, x, y, s, old) {
   ctx.fillRect(x, y, s, s);
   ctx.fillStyle = palette.page;
   const t = s / 3;
-  switch (shape[state]) {
+  switch (s < 5 ? "full" : shape[state]) { // in less than five pixels a shape is noise
     case "dot": ctx.fillRect(x + t, y + t, t, t); break;
     case "frame": ctx.fillRect(x + s / 5, y + s / 5, 3 * s / 5, 3 * s / 5); break;
     case "left": ctx.fillRect(x, y + s / 2, s, s / 2 - s / 8); break;
