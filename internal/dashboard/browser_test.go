@@ -179,7 +179,8 @@ func TestInABrowser(t *testing.T) {
 		assert.Equal(t, rgb(t, browser.Value[string](t, page,
 			`getComputedStyle(document.documentElement).getPropertyValue("--alarm").trim()`)),
 			rgb(t, browser.Value[string](t, page,
-				`"#" + getComputedStyle(document.querySelector("#alarms")).backgroundColor.match(/\d+/g).map((n) => (+n).toString(16).padStart(2, "0")).join("")`)))
+				`"#" + getComputedStyle(document.querySelector("#alarms")).backgroundColor.match(/\d+/g)
+				.map((n) => (+n).toString(16).padStart(2, "0")).join("")`)))
 		page.Picture(t, "alarms")
 		source.fleets <- busyFleet(40)
 		page.Becomes(t, `document.querySelector("#alarms").hidden`)
@@ -192,7 +193,23 @@ func TestInABrowser(t *testing.T) {
 			"kubectl kuperator why pod/web-2 -n shop --context=kind-prod",
 			"kubectl kuperator why pod/web-3 -n shop --context=kind-prod",
 			"kubectl -n shop logs web-4 -c main --previous --context=kind-prod"}, commands)
-		page.Do(t, browser.Eval(`navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }`),
+		for next, want := range map[string][2]string{
+			"see its log: kubectl -n shop logs --previous web-4": {"see its log", "kubectl -n shop logs --previous web-4"},
+			"kubectl kuperator -n shop resume collaset/web":      {"", "kubectl kuperator -n shop resume collaset/web"},
+			"ask alice, or end it: kubectl kuperator unfreeze --cluster. It was meant to end at 12:00": {
+				"ask alice, or end it. It was meant to end at 12:00", "kubectl kuperator unfreeze --cluster"},
+			"wait; then see whether it runs: kubectl kuperator doctor": {"wait; then see whether it runs", "kubectl kuperator doctor"},
+			"find its writer (kubectl kuperator doctor lists those that are gone); remove it": {
+				"find its writer (kubectl kuperator doctor lists those that are gone); remove it", ""},
+			"": {"", ""},
+		} {
+			page.Do(t, browser.Eval(fmt.Sprintf(`window.split = null;
+				import("./dom.js").then((m) => { window.split = m.splitNext(%q); })`, next)))
+			page.Becomes(t, `window.split !== null`)
+			assert.Equal(t, want, browser.Value[[2]string](t, page, `[window.split.words, window.split.command]`), next)
+		}
+		page.Do(t,
+			browser.Eval(`navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }`),
 			browser.Click(".card .command button"))
 		page.Becomes(t, `window.copied === document.querySelector(".card .command code").textContent`)
 	})
@@ -246,7 +263,8 @@ func TestInABrowser(t *testing.T) {
 			assert.Contains(t, one, words)
 		}
 		assert.Equal(t, "Operate", browser.Value[string](t, page,
-			`[...document.querySelectorAll("#one tbody tr")].find((r) => r.innerText.startsWith("web-2")).querySelector("[aria-current=step]").textContent`))
+			`[...document.querySelectorAll("#one tbody tr")].find((r) => r.innerText.startsWith("web-2"))
+			.querySelector("[aria-current=step]").textContent`))
 		assert.Equal(t, "(4) web · kind-prod · Kuperator", browser.Value[string](t, page, `document.title`))
 		page.Picture(t, "workload")
 		page.Do(t, browser.Click("#back"))
@@ -299,7 +317,8 @@ func TestInABrowser(t *testing.T) {
 		tip := browser.Value[string](t, page, `document.querySelector("#tip").innerText`)
 		assert.Contains(t, tip, "web-1\nWaiting: in service, an operation waits for permission\nrevision web-1, old")
 		page.Do(t, browser.Click("#tip button"))
-		page.Becomes(t, `document.querySelector("#why-title").textContent === "Pod shop/web-1" && document.querySelector("#tip").hidden`)
+		page.Becomes(t,
+			`document.querySelector("#why-title").textContent === "Pod shop/web-1" && document.querySelector("#tip").hidden`)
 		page.Do(t, browser.Click("#why-close"))
 	})
 
@@ -326,7 +345,8 @@ func TestInABrowser(t *testing.T) {
 
 	t.Run("why, by a click on the picture", func(t *testing.T) {
 		cell := browser.Value[[]float64](t, page,
-			`(() => { const c = document.querySelector(".card canvas"); c.scrollIntoView({ block: "center" }); const b = c.getBoundingClientRect(); return [b.left + 4 * 16 + 6, b.top + 6]; })()`)
+			`(() => { const c = document.querySelector(".card canvas"); c.scrollIntoView({ block: "center" });
+			const b = c.getBoundingClientRect(); return [b.left + 4 * 16 + 6, b.top + 6]; })()`)
 		page.Do(t, chromedp.MouseClickXY(cell[0], cell[1]))
 		page.Becomes(t, `document.querySelector("#why-title").textContent === "Pod shop/web-4"`)
 		page.Do(t, browser.Click("#why-close"))
@@ -352,7 +372,8 @@ func TestInABrowser(t *testing.T) {
 				func(p *cdpruntime.EvaluateParams) *cdpruntime.EvaluateParams { return p.WithAwaitPromise(true) }))
 		assert.True(t, browser.Value[bool](t, page, `window.old.isConnected`))
 		page.Do(t, browser.Eval(`dispatchEvent(new PointerEvent("pointerup"))`))
-		page.Becomes(t, `!window.old.isConnected && document.querySelector('[data-id="state/Serving"]').textContent === "Serving 39"`)
+		page.Becomes(t,
+			`!window.old.isConnected && document.querySelector('[data-id="state/Serving"]').textContent === "Serving 39"`)
 		source.fleets <- busyFleet(40)
 		page.Becomes(t, `document.querySelector('[data-id="state/Serving"]').textContent === "Serving 38"`)
 	})
@@ -378,7 +399,8 @@ func TestInABrowser(t *testing.T) {
 
 	t.Run("everything that can be used has a name, and every text enough contrast", func(t *testing.T) {
 		assert.Empty(t, browser.Value[[]string](t, page,
-			`[...document.querySelectorAll("a, button, input, select, summary, canvas[role=img], [role=meter], [role=img]")].filter((e) => !e.closest("[hidden]") &&
+			`[...document.querySelectorAll("a, button, input, select, summary, canvas[role=img], [role=meter], [role=img]")]
+			.filter((e) => !e.closest("[hidden]") &&
 			!(e.getAttribute("aria-label") || e.textContent || e.labels?.[0]?.textContent || e.getAttribute("title"))).map((e) => e.outerHTML)`))
 		for _, scheme := range []string{"light", "dark"} {
 			page.Do(t, emulation.SetEmulatedMedia().WithFeatures(
@@ -476,7 +498,8 @@ func TestTenThousandPods(t *testing.T) {
 	}
 	source.fleets <- fleet
 	page.Becomes(t,
-		`document.querySelector("#calm-title").textContent.startsWith("1,001 calm workloads") && document.querySelector(".card canvas").height > 100`)
+		`document.querySelector("#calm-title").textContent.startsWith("1,001 calm workloads") &&
+		document.querySelector(".card canvas").height > 100`)
 	t.Logf("10,000 Pods and 1,000 workloads: %d elements; first picture after %.0f ms",
 		browser.Value[int](t, page, `document.querySelectorAll("*").length`),
 		browser.Value[float64](t, page, `performance.now()`))

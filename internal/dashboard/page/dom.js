@@ -13,15 +13,25 @@ export function el(tag, attributes = {}, ...children) {
   return e;
 }
 
+const plain =
+  (tag) =>
+  (...children) =>
+    el(tag, {}, ...children);
+export const [li, div, td, strong] = ["li", "div", "td", "strong"].map(plain);
+export const quiet = (...children) => el("span", { class: "quiet" }, ...children);
+
 export const num = (n) => n.toLocaleString("en");
 export const many = (n, word) => `${num(n)} ${word}${n === 1 ? "" : "s"}`;
 export const nameOf = (thing) => `${thing.namespace ? thing.namespace + "/" : ""}${thing.name}`;
 
 // sentence begins with a capital, unless the first word is a name, and ends with a full stop.
-export const sentence = (text) => text.replace(/^[a-z]+(?=[ ,])/, (word) => word[0].toUpperCase() + word.slice(1)).replace(/[^.!?]$/, "$&.");
+export const sentence = (text) =>
+  text.replace(/^[a-z]+(?=[ ,])/, (word) => word[0].toUpperCase() + word.slice(1)).replace(/[^.!?]$/, "$&.");
 
 let skew = 0; // the API server's clock less ours, in milliseconds
-export const setClock = (time) => { skew = Date.parse(time) - Date.now(); };
+export const setClock = (time) => {
+  skew = Date.parse(time) - Date.now();
+};
 export const untilNow = (time) => Date.now() + skew - Date.parse(time);
 
 export function span(milliseconds) {
@@ -32,7 +42,8 @@ export function span(milliseconds) {
   return `${Math.floor(s / 86400)} d`;
 }
 export const ago = (time) => (time ? span(untilNow(time)) : "");
-const timeOf = (time, text) => el("time", { class: "quiet", datetime: time, title: new Date(time).toLocaleString() }, text);
+const timeOf = (time, text) =>
+  el("time", { class: "quiet", datetime: time, title: new Date(time).toLocaleString() }, text);
 export const since = (time) => (time ? timeOf(time, ` since ${ago(time)}`) : "");
 export const past = (time) => (time ? timeOf(time, ` ${ago(time)} ago`) : "");
 
@@ -43,13 +54,26 @@ export function fill(part) {
 }
 
 export function meter(kind, label, now, max) {
-  return el("div", { class: `meter ${kind}`, role: "meter", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": max, "aria-valuenow": Math.min(now, max) }, fill(max ? now / max : 0));
+  return el(
+    "div",
+    {
+      class: `meter ${kind}`,
+      role: "meter",
+      "aria-label": label,
+      "aria-valuemin": 0,
+      "aria-valuemax": max,
+      "aria-valuenow": Math.min(now, max),
+    },
+    fill(max ? now / max : 0),
+  );
 }
 
 // --- commands
 
 let flags = ""; // what a command needs to reach the cluster that the page shows
-export const setFlags = (text) => { flags = text || ""; };
+export const setFlags = (text) => {
+  flags = text || "";
+};
 
 // splitNext parts an advice into its words and the command at its end, if it has one.
 export function splitNext(next = "") {
@@ -60,15 +84,28 @@ export function splitNext(next = "") {
 
 export function command(text) {
   const whole = flags ? `${text} ${flags}` : text;
-  const code = el("code", {}, whole.split(" ").flatMap((word, i) => [i ? " " : "", el("span", {}, word)])); // no break within a flag
-  const button = el("button", { type: "button", "data-id": `copy/${whole}`, "aria-label": `Copy ${whole}`, onclick: async () => {
-    try {
-      await navigator.clipboard.writeText(whole);
-      button.textContent = "Copied";
-    } catch {
-      getSelection().selectAllChildren(code);
-      button.textContent = "Selected";
-    }
-  } }, "Copy");
+  const code = el(
+    "code",
+    {},
+    whole.split(" ").flatMap((word, i) => [i ? " " : "", el("span", {}, word)]),
+  ); // no break within a flag
+  const button = el(
+    "button",
+    {
+      type: "button",
+      "data-id": `copy/${whole}`,
+      "aria-label": `Copy ${whole}`,
+      onclick: async () => {
+        try {
+          await navigator.clipboard.writeText(whole);
+          button.textContent = "Copied";
+        } catch {
+          getSelection().selectAllChildren(code);
+          button.textContent = "Selected";
+        }
+      },
+    },
+    "Copy",
+  );
   return el("div", { class: "command" }, code, button);
 }
