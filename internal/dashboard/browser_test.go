@@ -563,6 +563,7 @@ func TestItFitsTheScreen(t *testing.T) {
 		assert.True(t, browser.Value[bool](t, page,
 			`[...document.querySelectorAll(".card canvas")].filter((c) => c.getBoundingClientRect().top < innerHeight)
 			.every((c) => c.getContext("2d").getImageData(2, 2, 1, 1).data[3] === 255)`), "what is in sight is drawn at once")
+		page.Picture(t, "many")
 		height := browser.Value[int](t, page, `document.documentElement.scrollHeight`)
 		page.Do(t, browser.Eval(`scrollTo(0, document.documentElement.scrollHeight)`))
 		page.Becomes(t, `[...document.querySelectorAll(".card canvas")].at(-1).height > 15`)
