@@ -68,7 +68,7 @@ func TestTheLivePage(t *testing.T) {
 	// With an image that never starts, two Pods hold the budget, and the others wait for them.
 	w.setImage(t, ns, "web", "web:non-exist")
 	page.Becomes(t,
-		`document.querySelector(".card canvas").getAttribute("aria-label").includes("8 Waiting") && document.querySelector("#budgets").innerText.includes("2 of 2 out, 8 wait")`)
+		`document.querySelector(".card canvas")?.getAttribute("aria-label").includes("8 Waiting") && document.querySelector("#budgets").innerText.includes("2 of 2 out, 8 wait")`)
 	card := browser.Value[string](t, page, `document.querySelector(".card").innerText`)
 	assert.Contains(t, card, "→ web:non-exist, in place")
 	assert.Contains(t, card, "budget web: 2 of 2 out, 8 wait")
