@@ -15,7 +15,7 @@ type Parts map[string]json.RawMessage
 // about is the piece of what is there once.
 type about struct {
 	insight.Fleet
-	Scope string `json:"scope"`
+	Scope
 	// Budgets, Jobs, Decorations and Workloads are pieces of their own.
 	Budgets     *struct{} `json:"budgets,omitempty"`
 	Jobs        *struct{} `json:"jobs,omitempty"`
@@ -30,11 +30,12 @@ type podPart struct {
 
 type workloadPart struct {
 	insight.Workload
-	Pods *struct{} `json:"pods,omitempty"`
+	Pods     *struct{}       `json:"pods,omitempty"`
+	Blockers []insight.Stuck `json:"blockers,omitempty"`
 }
 
-// PartsOf takes a Fleet to pieces. scope says in words what it is a picture of.
-func PartsOf(fleet insight.Fleet, scope string) (Parts, error) {
+// PartsOf takes a Fleet to pieces. scope says what it is a picture of.
+func PartsOf(fleet insight.Fleet, scope Scope) (Parts, error) {
 	parts := Parts{}
 	var failed error
 	put := func(key string, value any) {
@@ -56,7 +57,7 @@ func PartsOf(fleet insight.Fleet, scope string) (Parts, error) {
 	}
 	for _, w := range fleet.Workloads {
 		key := "workload/" + w.Kind + "/" + w.Namespace + "/" + w.Name
-		put(key, workloadPart{Workload: w})
+		put(key, workloadPart{Workload: w, Blockers: insight.Blockers(&w)})
 		for _, pod := range w.Pods {
 			put("pod/"+pod.Namespace+"/"+pod.Name, podPart{pod, key})
 		}

@@ -40,7 +40,7 @@ func fleetOf(workloads ...insight.Workload) insight.Fleet {
 }
 
 func partsOf(t require.TestingT, fleet insight.Fleet) Parts {
-	parts, err := PartsOf(fleet, "namespace shop")
+	parts, err := PartsOf(fleet, Scope{Text: "namespace shop", Context: "kind-prod"})
 	require.NoError(t, err)
 	return parts
 }
@@ -82,6 +82,7 @@ func TestPieces(t *testing.T) {
 	}
 	about := fields("about")
 	assert.Equal(t, "namespace shop", about["scope"])
+	assert.Equal(t, "kind-prod", about["context"])
 	assert.NotContains(t, about, "workloads", "they are pieces of their own")
 	assert.NotContains(t, about, "budgets")
 	assert.NotContains(t, about, "jobs")

@@ -23,12 +23,26 @@ type Source interface {
 	Watch(ctx context.Context, seen func(insight.Fleet)) error
 	// Why answers for a Pod or a workload.
 	Why(ctx context.Context, subject insight.Ref) (insight.Answer, error)
+	// Details says what there is to know about a workload.
+	Details(ctx context.Context, workload insight.Ref) (insight.Details, error)
+}
+
+// Scope is what a page shows.
+type Scope struct {
+	// Text says it in words, such as "namespace shop".
+	Text string `json:"scope"`
+	// Context is the name of the kubeconfig's context; empty if there is none.
+	Context string `json:"context,omitempty"`
+	// System is the namespace that the suite is installed in.
+	System string `json:"system,omitempty"`
+	// Flags are what a command that is copied from the page needs to reach the same cluster; empty if it needs none.
+	Flags string `json:"flags,omitempty"`
 }
 
 // Server serves the page. Make one with New; its methods are safe for concurrent use.
 type Server struct {
 	source Source
-	scope  string
+	scope  Scope
 	files  http.Handler
 
 	mu      sync.Mutex
@@ -37,8 +51,8 @@ type Server struct {
 	next    chan struct{} // closed when there is something new
 }
 
-// New makes a Server. scope says in words what it shows, such as "namespace shop".
-func New(source Source, scope string) (*Server, error) {
+// New makes a Server. scope says what it shows.
+func New(source Source, scope Scope) (*Server, error) {
 	files, err := fs.Sub(page, "page")
 	if err != nil {
 		return nil, err
@@ -92,7 +106,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/api/fleet":
 		s.stream(w, r)
 	case r.URL.Path == "/api/why":
-		s.why(w, r)
+		answer(w, r, s.source.Why)
+	case r.URL.Path == "/api/details":
+		answer(w, r, s.source.Details)
 	default:
 		s.files.ServeHTTP(w, r)
 	}
@@ -151,19 +167,22 @@ func send(w http.ResponseWriter, kind string, value any) error {
 	return err
 }
 
-func (s *Server) why(w http.ResponseWriter, r *http.Request) {
+// answer answers a question about the object that the request names.
+func answer[T any](
+	w http.ResponseWriter, r *http.Request, ask func(context.Context, insight.Ref) (T, error),
+) {
 	subject := insight.Ref{Kind: r.FormValue("kind"), Namespace: r.FormValue("namespace"), Name: r.FormValue("name")}
 	if subject.Kind == "" || subject.Namespace == "" || subject.Name == "" {
 		http.Error(w, "name kind, namespace and name", http.StatusBadRequest)
 		return
 	}
-	answer, err := s.source.Why(r.Context(), subject)
+	found, err := ask(r.Context(), subject)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadGateway)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	if err := json.NewEncoder(w).Encode(answer); err != nil {
+	if err := json.NewEncoder(w).Encode(found); err != nil {
 		return // the reader is gone
 	}
 }

@@ -18,9 +18,10 @@ import (
 
 // told is a source that shows what it is told to.
 type told struct {
-	fleets chan insight.Fleet // closed: the source fails
-	answer insight.Answer
-	err    error
+	fleets  chan insight.Fleet // closed: the source fails
+	answer  insight.Answer
+	details insight.Details
+	err     error
 }
 
 func (s *told) Watch(ctx context.Context, seen func(insight.Fleet)) error {
@@ -43,10 +44,16 @@ func (s *told) Why(_ context.Context, subject insight.Ref) (insight.Answer, erro
 	return answer, s.err
 }
 
+func (s *told) Details(_ context.Context, workload insight.Ref) (insight.Details, error) {
+	details := s.details
+	details.Subject = workload
+	return details, s.err
+}
+
 // serve runs a server on a free port of this machine.
 func serve(t *testing.T, source *told) string {
 	t.Helper()
-	s, err := New(source, "namespace shop")
+	s, err := New(source, Scope{Text: "namespace shop", Context: "kind-prod", Flags: "--context=kind-prod"})
 	require.NoError(t, err)
 	done := make(chan struct{})
 	go func() {
@@ -77,7 +84,8 @@ func get(t *testing.T, url string, change ...func(*http.Request)) *http.Response
 
 func TestThePageIsServedWhole(t *testing.T) {
 	url := serve(t, &told{})
-	for path, kind := range map[string]string{"/": "text/html", "/app.js": "text/javascript", "/style.css": "text/css",
+	for path, kind := range map[string]string{"/": "text/html", "/app.js": "text/javascript",
+		"/cells.js": "text/javascript", "/dom.js": "text/javascript", "/theme.js": "text/javascript", "/style.css": "text/css",
 		"/icon.svg": "image/svg+xml"} {
 		response := get(t, url+path)
 		assert.Equal(t, http.StatusOK, response.StatusCode, path)
@@ -171,6 +179,14 @@ func TestWhy(t *testing.T) {
 	assert.Equal(t, insight.Ref{Kind: "Pod", Namespace: "shop", Name: "web-1"}, answer.Subject)
 	assert.Equal(t, "the budget is spent", answer.Summary)
 	assert.Equal(t, http.StatusBadRequest, get(t, url+"/api/why?kind=Pod").StatusCode)
+
+	source.details.Jobs = []string{"restart-web"}
+	response = get(t, url+"/api/details?kind=CollaSet&namespace=shop&name=web")
+	details := insight.Details{}
+	require.NoError(t, json.NewDecoder(response.Body).Decode(&details))
+	assert.Equal(t, insight.Ref{Kind: "CollaSet", Namespace: "shop", Name: "web"}, details.Subject)
+	assert.Equal(t, []string{"restart-web"}, details.Jobs)
+	assert.Equal(t, http.StatusBadRequest, get(t, url+"/api/details?kind=CollaSet").StatusCode)
 
 	source.err = errors.New("pods is forbidden")
 	response = get(t, url+"/api/why?kind=Pod&namespace=shop&name=web-1")

@@ -125,20 +125,20 @@ func (x *index) containers(pod *corev1.Pod) []Reason {
 	}
 	initialized := true
 	for _, s := range pod.Status.InitContainerStatuses {
-		if r := containerReason(s, images[s.Name]); r != nil {
+		if r := containerReason(pod, s, images[s.Name]); r != nil {
 			found = append(found, *r)
 		}
 		initialized = initialized && (s.Ready || s.State.Terminated != nil && s.State.Terminated.ExitCode == 0)
 	}
 	for _, s := range pod.Status.ContainerStatuses {
-		if r := containerReason(s, images[s.Name]); r != nil && (initialized || r.Code == CodeImagePull) {
+		if r := containerReason(pod, s, images[s.Name]); r != nil && (initialized || r.Code == CodeImagePull) {
 			found = append(found, *r)
 		}
 	}
 	return found
 }
 
-func containerReason(s corev1.ContainerStatus, image string) *Reason {
+func containerReason(pod *corev1.Pod, s corev1.ContainerStatus, image string) *Reason {
 	switch {
 	case s.State.Waiting != nil && slices.Contains(pullReasons, s.State.Waiting.Reason):
 		return &Reason{
@@ -149,7 +149,7 @@ func containerReason(s corev1.ContainerStatus, image string) *Reason {
 	case s.State.Waiting != nil && s.State.Waiting.Reason == "CrashLoopBackOff":
 		r := &Reason{Code: CodeContainerCrashing, Message: fmt.Sprintf("container %s ends again and again (%d restarts)%s",
 			s.Name, s.RestartCount, endText(s.LastTerminationState.Terminated))}
-		r.Next = "see its log: kubectl logs --previous -c " + s.Name
+		r.Next = "see its log: kubectl -n " + pod.Namespace + " logs --previous " + pod.Name + " -c " + s.Name
 		return r
 	case s.State.Waiting != nil && s.State.Waiting.Reason != "" && s.State.Waiting.Reason != "ContainerCreating" &&
 		s.State.Waiting.Reason != "PodInitializing":
@@ -178,7 +178,7 @@ func containerReason(s corev1.ContainerStatus, image string) *Reason {
 		return &Reason{
 			Code: CodeContainerCrashing, Message: "container " + s.Name + " has ended" + endText(s.State.Terminated),
 			Since: timeOf(s.State.Terminated.FinishedAt.Time),
-			Next:  "see its log: kubectl logs -c " + s.Name,
+			Next:  "see its log: kubectl -n " + pod.Namespace + " logs " + pod.Name + " -c " + s.Name,
 		}
 	}
 	return nil

@@ -88,6 +88,7 @@ func (x *index) workloads() []Workload {
 	all := make([]Workload, 0, len(byRef))
 	for _, w := range byRef {
 		slices.SortFunc(w.Pods, func(a, b Pod) int { return strings.Compare(a.Name, b.Name) })
+		x.estimate(w)
 		all = append(all, *w)
 	}
 	slices.SortFunc(all, func(a, b Workload) int { return compareRefs(a.Ref, b.Ref) })
@@ -109,6 +110,6 @@ func (x *index) workloadOf(set *appsv1alpha1.CollaSet) Workload {
 	return Workload{
 		Ref: *refOfSet(set), Desired: set.Spec.Replicas, Counts: map[State]int{}, Pods: []Pod{},
 		CurrentRevision: set.Status.CurrentRevision, UpdatedRevision: set.Status.UpdatedRevision,
-		Paused: set.Spec.Paused, Reasons: x.ofSet(set),
+		Paused: set.Spec.Paused, Reasons: x.ofSet(set), Course: courseOf(set),
 	}
 }

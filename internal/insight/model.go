@@ -78,6 +78,8 @@ type Workload struct {
 	Updated         int    `json:"updated,omitempty"`
 	// Paused is true if a CollaSet begins nothing.
 	Paused bool `json:"paused,omitempty"`
+	// Course is how the rollout of a CollaSet goes; nil for other workloads.
+	Course *Course `json:"course,omitempty"`
 	// Reasons are what keeps the workload as a whole from its spec, the blocker first.
 	Reasons []Reason `json:"reasons,omitempty"`
 	// Rules are the names of the PodTransitionRules that select one of its Pods, sorted.
@@ -216,6 +218,8 @@ type Budget struct {
 	Available int32 `json:"available"`
 	Granted   int32 `json:"granted"`
 	Blocked   int32 `json:"blocked"`
+	// Allowed is how many Pods the plain bounds let be out of service at the same time; nil if there is no such bound.
+	Allowed *int32 `json:"allowed,omitempty"`
 	// Holders are the Pods that count as out of service.
 	Holders []Holder `json:"holders,omitempty"`
 	// Reasons say what is wrong with the rule itself.
@@ -272,8 +276,10 @@ type Gap struct {
 	Unsaid string `json:"unsaid,omitempty"`
 }
 
-// Event is a Warning about the subject of an Answer.
+// Event is an event about the subject of an Answer: a Warning, or in Details any.
 type Event struct {
+	// Normal is true if it is no Warning.
+	Normal  bool       `json:"normal,omitempty"`
 	Reason  string     `json:"reason"`
 	Message string     `json:"message"`
 	Count   int32      `json:"count"`

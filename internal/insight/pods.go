@@ -286,14 +286,14 @@ func (x *index) inPlace(pod *corev1.Pod, component string) []Reason {
 		return x.kubelet(pod, progress.Missing)
 	case revision.WaitRestartInfeasible:
 		return []Reason{{Code: Code(progress.Wait), Message: progress.Missing,
-			Next: "have the Pod created anew: kubectl kuperator replace pod/" + pod.Name}}
+			Next: "have the Pod replaced: kubectl kuperator -n " + pod.Namespace + " replace pod/" + pod.Name}}
 	case revision.WaitRecordUnreadable:
 		return []Reason{{Code: Code(progress.Wait), Message: progress.Missing,
 			Next: "kubectl -n " + pod.Namespace + " annotate --overwrite pod " +
 				pod.Name + " " + appsv1alpha1.LastPodStatusAnnotation + "={}"}}
 	case revision.WaitResizeDeferred, revision.WaitResizeInfeasible:
 		return []Reason{{Code: Code(progress.Wait), Message: progress.Missing,
-			Next: "ask for less, or have the Pod created anew: kubectl kuperator replace pod/" + pod.Name}}
+			Next: "ask for less, or have the Pod replaced: kubectl kuperator -n " + pod.Namespace + " replace pod/" + pod.Name}}
 	}
 	if progress.Finish != nil {
 		return x.alone(LifecycleController)

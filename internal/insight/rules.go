@@ -276,7 +276,7 @@ func (x *index) budget(i int, namespace string) Budget {
 	b := Budget{
 		Namespace: namespace, Name: r.Name, Bounds: bounds(r),
 		Desired: r.Status.Desired, Available: r.Status.Available, Granted: r.Status.Granted, Blocked: r.Status.Blocked,
-		Holders: x.holders(r, compiled),
+		Allowed: allowed(r), Holders: x.holders(r, compiled),
 	}
 	if invalid := invalidRule(r); invalid != nil {
 		b.Reasons = append(b.Reasons, *invalid)

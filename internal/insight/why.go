@@ -196,10 +196,15 @@ func workloadSummary(w Workload, pods int) string {
 
 // warnings are the newest Warning events, newest first.
 func warnings(events []corev1.Event) []Event {
+	return newest(events, 5, func(e *corev1.Event) bool { return e.Type == corev1.EventTypeWarning })
+}
+
+// newest are at most n of the events that are wanted, newest first.
+func newest(events []corev1.Event, n int, wanted func(*corev1.Event) bool) []Event {
 	var found []Event
 	for i := range events {
 		e := &events[i]
-		if e.Type != corev1.EventTypeWarning {
+		if !wanted(e) {
 			continue
 		}
 		last := e.LastTimestamp.Time
@@ -214,7 +219,7 @@ func warnings(events []corev1.Event) []Event {
 			count = e.Series.Count
 		}
 		found = append(found, Event{Reason: e.Reason, Message: e.Message, Count: count, Last: timeOf(last),
-			From: cmp.Or(e.ReportingController, e.Source.Component)})
+			Normal: e.Type != corev1.EventTypeWarning, From: cmp.Or(e.ReportingController, e.Source.Component)})
 	}
 	slices.SortStableFunc(found, func(a, b Event) int {
 		switch {
@@ -224,5 +229,5 @@ func warnings(events []corev1.Event) []Event {
 			return b.Last.Compare(*a.Last)
 		}
 	})
-	return found[:min(len(found), 5)]
+	return found[:min(len(found), n)]
 }

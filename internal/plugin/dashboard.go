@@ -6,12 +6,17 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/dashboard"
 	"kusionstack.io/kuperator/internal/insight"
+	"kusionstack.io/kuperator/internal/revision"
 )
 
 const (
@@ -60,14 +65,15 @@ func (p *plugin) dashboard(ctx context.Context, address string, allNamespaces bo
 	if err != nil {
 		return err
 	}
-	namespace, scope := s.namespace, "namespace "+s.namespace
+	scope := p.scope(s.namespace)
+	namespace := s.namespace
 	if allNamespaces {
-		namespace, scope = "", "all namespaces"
+		namespace, scope.Text = "", "all namespaces"
 	}
 	if _, err := s.facts(ctx, namespace); err != nil { // tell at once what can never work
 		return err
 	}
-	page, err := dashboard.New(fleetSource{s, namespace}, scope)
+	page, err := dashboard.New(&fleetSource{s: s, namespace: namespace}, scope)
 	if err != nil {
 		return err
 	}
@@ -79,7 +85,7 @@ func (p *plugin) dashboard(ctx context.Context, address string, allNamespaces bo
 		BaseContext: func(net.Listener) context.Context { return ctx }}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
-	fmt.Fprintf(p.Out, "http://%s shows %s. Ctrl-C ends it.\n", listener.Addr(), scope)
+	fmt.Fprintf(p.Out, "http://%s shows %s. Ctrl-C ends it.\n", listener.Addr(), scope.Text)
 	s.keep(ctx, page)
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
@@ -119,24 +125,133 @@ func loopback(address string) error {
 	return nil
 }
 
+// scope is what the page shows of a namespace, and how commands that are copied from it reach the same cluster: by the
+// flags of this command, since the kubeconfig alone may lead elsewhere.
+func (p *plugin) scope(namespace string) dashboard.Scope {
+	scope := dashboard.Scope{Text: "namespace " + namespace, System: p.system}
+	if raw, err := p.config.ToRawKubeConfigLoader().RawConfig(); err == nil {
+		scope.Context = raw.CurrentContext
+	}
+	var flags []string
+	add := func(name string, value *string) {
+		if value != nil && *value != "" {
+			flags = append(flags, "--"+name+"="+quoted(*value))
+		}
+	}
+	if p.config.Context != nil && *p.config.Context != "" {
+		scope.Context = *p.config.Context
+	}
+	add("context", p.config.Context)
+	add("kubeconfig", p.config.KubeConfig)
+	scope.Flags = strings.Join(flags, " ")
+	return scope
+}
+
+// quoted is a word for a shell.
+func quoted(word string) string {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%_+=:,./-"
+	if strings.Trim(word, plain) == "" {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
 // fleetSource is the cluster as the page sees it.
 type fleetSource struct {
 	s         *session
 	namespace string
+
+	mu    sync.Mutex
+	facts *insight.Facts // the last ones; nil before the first
+	can   *revision.Capabilities
 }
 
 // Watch implements dashboard.Source.
-func (f fleetSource) Watch(ctx context.Context, seen func(insight.Fleet)) error {
-	return f.s.follow(ctx, f.namespace, func(fleet insight.Fleet) error {
-		seen(fleet)
+func (f *fleetSource) Watch(ctx context.Context, seen func(insight.Fleet)) error {
+	return f.s.followFacts(ctx, f.namespace, func(facts insight.Facts) error {
+		f.mu.Lock()
+		f.facts = &facts
+		f.mu.Unlock()
+		seen(insight.Describe(facts))
 		return nil
 	})
 }
 
-// Why implements dashboard.Source.
-func (f fleetSource) Why(ctx context.Context, subject insight.Ref) (insight.Answer, error) {
+// now are the facts of the watches, so that no question reads ten thousand Pods.
+func (f *fleetSource) now(ctx context.Context, subject insight.Ref) (insight.Facts, error) {
 	if f.namespace != "" && subject.Namespace != f.namespace {
-		return insight.Answer{}, fmt.Errorf("this page shows namespace %s", f.namespace)
+		return insight.Facts{}, fmt.Errorf("this page shows namespace %s", f.namespace)
 	}
-	return f.s.answer(ctx, subject)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.facts == nil {
+		return f.s.facts(ctx, subject.Namespace)
+	}
+	facts := *f.facts
+	facts.Now, facts.Gaps = f.s.now(), slices.Clone(facts.Gaps)
+	return facts, nil
+}
+
+// Why implements dashboard.Source.
+func (f *fleetSource) Why(ctx context.Context, subject insight.Ref) (insight.Answer, error) {
+	facts, err := f.now(ctx, subject)
+	if err != nil {
+		return insight.Answer{}, err
+	}
+	return f.s.answerFrom(ctx, facts, subject)
+}
+
+// Details implements dashboard.Source.
+func (f *fleetSource) Details(ctx context.Context, workload insight.Ref) (insight.Details, error) {
+	facts, err := f.now(ctx, workload)
+	if err != nil {
+		return insight.Details{}, err
+	}
+	events, err := f.s.events(ctx, workload, &facts)
+	if err != nil {
+		return insight.Details{}, err
+	}
+	revisions, err := f.revisions(ctx, workload, &facts)
+	if err != nil {
+		return insight.Details{}, err
+	}
+	details, found := insight.DetailsOf(facts, workload, revisions, events)
+	if !found {
+		return details, notThere(&facts, workload)
+	}
+	return details, nil
+}
+
+// revisions are those of a CollaSet; none of another workload.
+func (f *fleetSource) revisions(
+	ctx context.Context, workload insight.Ref, facts *insight.Facts,
+) ([]insight.Revision, error) {
+	at := slices.IndexFunc(facts.CollaSets, func(set appsv1alpha1.CollaSet) bool { return refOfSet(&set) == workload })
+	if at < 0 {
+		return nil, nil
+	}
+	set := &facts.CollaSets[at]
+	list, contents, err := f.s.revisions(ctx, set)
+	if err != nil {
+		return nil, tolerate(facts, err, "list", "controllerrevisions.apps", set.Namespace, "the history of its templates")
+	}
+	can, err := f.capabilities(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return historyOf(set, list, contents, facts.Pods, can), nil
+}
+
+// capabilities are those of the API server, asked once.
+func (f *fleetSource) capabilities(ctx context.Context) (revision.Capabilities, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.can == nil {
+		can, err := f.s.capabilities(ctx)
+		if err != nil {
+			return can, err
+		}
+		f.can = &can
+	}
+	return *f.can, nil
 }

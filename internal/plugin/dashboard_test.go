@@ -2,11 +2,25 @@ package plugin
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/clock"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/dashboard"
+	"kusionstack.io/kuperator/internal/insight"
+	"kusionstack.io/kuperator/internal/revision"
 )
 
 func TestDashboardIsForThisMachine(t *testing.T) {
@@ -21,6 +35,53 @@ func TestDashboardIsForThisMachine(t *testing.T) {
 			assert.ErrorContains(t, err, wrong, address)
 		}
 	}
+}
+
+// TestCopiedCommandsReachTheSameCluster: they have the flags by which this command chose it.
+func TestCopiedCommandsReachTheSameCluster(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config")
+	require.NoError(t, os.WriteFile(file, []byte(`{apiVersion: v1, kind: Config, current-context: dev,
+		contexts: [{name: dev, context: {cluster: a}}, {name: it's prod, context: {cluster: a}}],
+		clusters: [{name: a, cluster: {server: "https://127.0.0.1:1"}}]}`), 0o600))
+	t.Setenv("KUBECONFIG", file)
+	p := &plugin{config: genericclioptions.NewConfigFlags(true), system: "kuperator-system"}
+	assert.Equal(t, dashboard.Scope{Text: "namespace shop", Context: "dev", System: "kuperator-system"}, p.scope("shop"))
+	prod := "it's prod"
+	p.config.Context, p.config.KubeConfig = &prod, &file
+	scope := p.scope("shop")
+	assert.Equal(t, prod, scope.Context)
+	assert.Equal(t, `--context='it'\''s prod' --kubeconfig=`+file, scope.Flags)
+}
+
+// TestThePageAnswersFromWhatItWatches: a question lists no Pods, and none is answered about another namespace.
+func TestThePageAnswersFromWhatItWatches(t *testing.T) {
+	set := appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "set"},
+		Spec:   appsv1alpha1.CollaSetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},
+		Status: appsv1alpha1.CollaSetStatus{CurrentRevision: "web-1", UpdatedRevision: "web-1"}}
+	owner := *metav1.NewControllerRef(&set, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))
+	meta := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "shop", Name: name, OwnerReferences: []metav1.OwnerReference{owner},
+			Labels: map[string]string{"app": "web", appsv1.ControllerRevisionHashLabelKey: "web-1"}}
+	}
+	kube := kubefake.NewClientset(&appsv1.ControllerRevision{ObjectMeta: meta("web-1"), Revision: 1})
+	f := &fleetSource{namespace: "shop", can: &revision.Capabilities{},
+		facts: &insight.Facts{CollaSets: []appsv1alpha1.CollaSet{set}, Pods: []corev1.Pod{{ObjectMeta: meta("web-a")}}},
+		s:     &session{kube: kube, clock: clock.RealClock{}, server: &serverTime{clock: clock.RealClock{}}}}
+	details, err := f.Details(t.Context(), insight.Ref{Kind: "CollaSet", Namespace: "shop", Name: "web"})
+	require.NoError(t, err)
+	require.Len(t, details.Revisions, 1)
+	assert.Equal(t, 1, details.Revisions[0].Pods)
+	assert.True(t, details.Revisions[0].Updated)
+	answer, err := f.Why(t.Context(), insight.Ref{Kind: "Pod", Namespace: "shop", Name: "web-a"})
+	require.NoError(t, err)
+	assert.Equal(t, insight.StateDown, answer.Pod.State)
+	for _, action := range kube.Actions() {
+		assert.Contains(t, []string{"controllerrevisions", "events"}, action.GetResource().Resource)
+	}
+	_, err = f.Details(t.Context(), insight.Ref{Kind: "CollaSet", Namespace: "shop", Name: "nothing"})
+	require.ErrorContains(t, err, "no Pods under the lifecycle")
+	_, err = f.Details(t.Context(), insight.Ref{Kind: "CollaSet", Namespace: "other", Name: "web"})
+	require.ErrorContains(t, err, "this page shows namespace shop")
 }
 
 func TestDashboardRefusesWhatItCannotDo(t *testing.T) {

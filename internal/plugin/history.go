@@ -29,22 +29,7 @@ import (
 )
 
 // historyEntry is one revision of a CollaSet.
-type historyEntry struct {
-	Revision int64     `json:"revision"`
-	Name     string    `json:"name"`
-	Created  time.Time `json:"created"`
-	// Current is the revision that Pods come from, Updated that of the present template.
-	Current bool `json:"current,omitempty"`
-	Updated bool `json:"updated,omitempty"`
-	// Pods are at this revision.
-	Pods int `json:"pods"`
-	// Images are those of its containers, as <container>=<image>.
-	Images []string `json:"images"`
-	// InPlace is true if a Pod gets here from the revision before without being re-created; Fields are those that force
-	// it otherwise. Both are empty for the oldest.
-	InPlace *bool    `json:"inPlace,omitempty"`
-	Fields  []string `json:"fields,omitempty"`
-}
+type historyEntry = insight.Revision
 
 // history is a CollaSet's revisions, oldest first.
 type history struct {
@@ -203,13 +188,24 @@ func (s *session) history(ctx context.Context, set *appsv1alpha1.CollaSet) (hist
 		}
 		h.Gaps = append(h.Gaps, *g)
 	}
-	at := map[string]int{}
-	for i := range pods {
-		at[pods[i].Labels[appsv1.ControllerRevisionHashLabelKey]]++
-	}
 	can, err := s.capabilities(ctx)
 	if err != nil {
 		return h, err
+	}
+	h.Revisions = historyOf(set, list, contents, pods, can)
+	return h, nil
+}
+
+// historyOf describes a CollaSet's revisions, oldest first. Of the Pods only its own count.
+func historyOf(
+	set *appsv1alpha1.CollaSet, list []appsv1.ControllerRevision, contents map[string]*revision.Data, pods []corev1.Pod,
+	can revision.Capabilities,
+) []historyEntry {
+	entries, at := []historyEntry{}, map[string]int{}
+	for i := range pods {
+		if metav1.IsControlledBy(&pods[i], set) {
+			at[pods[i].Labels[appsv1.ControllerRevisionHashLabelKey]]++
+		}
 	}
 	for i := range list {
 		r := &list[i]
@@ -223,9 +219,9 @@ func (s *session) history(ctx context.Context, set *appsv1alpha1.CollaSet) (hist
 			inPlace := between.InPlace()
 			e.InPlace, e.Fields = &inPlace, between.Forcing
 		}
-		h.Revisions = append(h.Revisions, e)
+		entries = append(entries, e)
 	}
-	return h, nil
+	return entries
 }
 
 // imagesOf are the images of a revision's containers.

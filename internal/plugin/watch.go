@@ -195,6 +195,11 @@ func (p *plugin) watch(ctx context.Context, s *session, namespace string, o stat
 // follow calls seen with the fleet of a namespace (empty: of the cluster) and again whenever it may have changed, until
 // ctx ends or seen fails.
 func (s *session) follow(ctx context.Context, namespace string, seen func(insight.Fleet) error) error {
+	return s.followFacts(ctx, namespace, func(facts insight.Facts) error { return seen(insight.Describe(facts)) })
+}
+
+// followFacts is follow with the facts of which the fleet is described.
+func (s *session) followFacts(ctx context.Context, namespace string, seen func(insight.Facts) error) error {
 	first, err := s.facts(ctx, namespace) // says what may not be read
 	if err != nil {
 		return err
@@ -209,7 +214,7 @@ func (s *session) follow(ctx context.Context, namespace string, seen func(insigh
 		return err
 	}
 	for {
-		if err := seen(insight.Describe(l.now())); err != nil {
+		if err := seen(l.now()); err != nil {
 			return err
 		}
 		select {

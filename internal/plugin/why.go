@@ -156,6 +156,11 @@ func (s *session) answer(ctx context.Context, ref insight.Ref) (insight.Answer, 
 	if err != nil {
 		return insight.Answer{}, err
 	}
+	return s.answerFrom(ctx, facts, ref)
+}
+
+// answerFrom asks why of facts that were read before. Events are read.
+func (s *session) answerFrom(ctx context.Context, facts insight.Facts, ref insight.Ref) (insight.Answer, error) {
 	events, err := s.events(ctx, ref, &facts)
 	if err != nil {
 		return insight.Answer{}, err

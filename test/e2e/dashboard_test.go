@@ -62,13 +62,16 @@ func TestTheLivePage(t *testing.T) {
 	w.waitServing(t, ns, "web", 10, image1)
 	url := w.dashboard(t, ns)
 	page := browser.Open(t, url, "../..", "dashboard", "/api/why")
-	page.Becomes(t, `document.querySelector(".card canvas")?.getAttribute("aria-label").endsWith(": 10 Serving")`)
+	page.Becomes(t, `document.querySelector("#calm-title").textContent.startsWith("1 calm workload, 10 Pods")`)
 	assert.NotContains(t, browser.Value[string](t, page, `document.body.innerText`), "hidden")
 
 	// With an image that never starts, two Pods hold the budget, and the others wait for them.
 	w.setImage(t, ns, "web", "web:non-exist")
 	page.Becomes(t,
-		`document.querySelector(".card canvas").getAttribute("aria-label").includes("8 Waiting") && document.querySelector("#budgets").innerText.includes("2 granted, 8 waiting")`)
+		`document.querySelector(".card canvas")?.getAttribute("aria-label").includes("8 Waiting") && document.querySelector("#budgets").innerText.includes("2 of 2 out, 8 wait")`)
+	card := browser.Value[string](t, page, `document.querySelector(".card").innerText`)
+	assert.Contains(t, card, "→ web:non-exist, in place")
+	assert.Contains(t, card, "budget web: 2 of 2 out, 8 wait")
 	page.Do(t, browser.Eval(`document.querySelector(".card details").open = true`))
 	page.Becomes(t, `document.querySelectorAll(".card tbody tr").length === 10`)
 	page.Picture(t, "cluster-stuck")
@@ -81,7 +84,12 @@ func TestTheLivePage(t *testing.T) {
 
 	w.setImage(t, ns, "web", image2)
 	page.Becomes(t,
-		`document.querySelector(".card canvas").getAttribute("aria-label").endsWith(": 10 Serving") && document.querySelector("#waits").childElementCount === 0`)
+		`document.querySelector("#states").innerText === "Serving 10" && document.querySelector("#waits").childElementCount === 0`)
+
+	page.Do(t, browser.Eval(`location.hash = "#/`+ns+`/web"`))
+	page.Becomes(t,
+		`(() => { const t = document.querySelector("#one-details").innerText; return t.includes("3 web-") && t.includes("10 Pods") && t.includes("Events"); })()`)
+	page.Picture(t, "cluster-workload")
 
 	t.Run("of another namespace nothing is told", func(t *testing.T) {
 		pod := w.pods(t, other, "hidden")[0].Name

@@ -118,7 +118,19 @@ func Click(selector string) chromedp.Action {
 func (p *Page) Picture(t *testing.T, name string) {
 	t.Helper()
 	var image []byte
-	p.Do(t, chromedp.CaptureScreenshot(&image))
+	p.keep(t, name, &image, chromedp.CaptureScreenshot(&image))
+}
+
+// Whole is Picture with what is below the window.
+func (p *Page) Whole(t *testing.T, name string) {
+	t.Helper()
+	var image []byte
+	p.keep(t, name, &image, chromedp.FullScreenshot(&image, 100))
+}
+
+func (p *Page) keep(t *testing.T, name string, image *[]byte, take chromedp.Action) {
+	t.Helper()
+	p.Do(t, take)
 	require.NoError(t, os.MkdirAll(p.folder, 0o755))
-	require.NoError(t, os.WriteFile(filepath.Join(p.folder, name+".png"), image, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(p.folder, name+".png"), *image, 0o600))
 }
