@@ -49,8 +49,8 @@ func acts() []stage {
 		{
 			title: fmt.Sprintf("roll back to %s", oldImage), column: "rollback", replicas: fewer, image: oldImage,
 			operated: fewer, patch: toImage(oldImage), acting: "may it change",
-			why: fmt.Sprintf("An update like any other. One Pod at a time, because the CollaSet's own maxUnavailable is 25%% of %d "+
-				"Pods, rounded down; the stricter of the two budgets holds.", fewer),
+			why: fmt.Sprintf("An update like any other. One Pod at a time, because the CollaSet's own maxUnavailable is 25%% "+
+				"of %d Pods, rounded down; the stricter of the two budgets holds.", fewer),
 		},
 	}
 }
