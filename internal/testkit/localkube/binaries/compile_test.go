@@ -77,7 +77,7 @@ func estimateOf(t *testing.T, seconds int64) int64 {
 	return seconds * bytesPerCPUSecond
 }
 
-// TestOnlyWhatTheCacheLacksIsPlanned compiles a small module with a cache of its own.
+// TestOnlyWhatTheCacheLacksIsPlanned compiles a small module that no run before had: its folder is in its sources.
 func TestOnlyWhatTheCacheLacksIsPlanned(t *testing.T) {
 	dir := t.TempDir()
 	write := func(path, text string) {
@@ -86,8 +86,8 @@ func TestOnlyWhatTheCacheLacksIsPlanned(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, path), []byte(text), 0o600))
 	}
 	write("go.mod", "module example.com/small\n\ngo 1.26\n")
-	write("a/a.go", "package a\n\nconst A = 1 // "+t.Name()+dir+"\n")
-	write("b/b.go", "package b\n\nimport \"example.com/small/a\"\n\nconst B = a.A\n")
+	write("a/a.go", "package a\n\nconst A = 1 // "+dir+"\n")
+	write("b/b.go", "package b\n\nimport \"example.com/small/a\"\n\nconst B = a.A // "+dir+"\n")
 	plan := func() (*Compiler, *Compilation, *Compilation) {
 		c := NewCompiler(&bytes.Buffer{})
 		a := &Compilation{Name: "a", Dir: dir, Packages: []string{"./a"}}
