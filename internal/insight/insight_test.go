@@ -171,6 +171,31 @@ func TestABlockerOfOthersIsNotAPods(t *testing.T) {
 	}
 }
 
+// TestWhatAllWaitForIsNamedOnce: a blocker of the CollaSet is that of its Pods, too.
+func TestWhatAllWaitForIsNamedOnce(t *testing.T) {
+	facts := load(t, "nothing")
+	set := &facts.CollaSets[0]
+	set.Status.UpdatedRevision, set.Status.Conditions[0].Status = "web-9", metav1.ConditionFalse
+	set.Status.Blockers = []appsv1alpha1.Blocker{{Reason: "MaxUnavailable", Message: "Pod web-a: enough are", Count: 2}}
+	answer, found := insight.WhyCollaSet(facts, set.Namespace, set.Name, nil)
+	require.True(t, found)
+	require.Contains(t, codes(answer.Stuck), insight.Code("MaxUnavailable"), "Pods wait for it")
+	count := 0
+	for _, r := range answer.Reasons {
+		if r.Code == "MaxUnavailable" {
+			count++
+		}
+	}
+	require.Equal(t, 1, count, "%v", answer.Reasons)
+}
+
+func codes(stuck []insight.Stuck) (all []insight.Code) {
+	for _, s := range stuck {
+		all = append(all, s.Code)
+	}
+	return all
+}
+
 // TestWhatIsReportedBesideReady: Pods that nothing brings to a PodDecoration keep it from nothing, and are named.
 func TestWhatIsReportedBesideReady(t *testing.T) {
 	facts := load(t, "decoration-pod")

@@ -231,8 +231,7 @@ func blocking(set *appsv1alpha1.CollaSet) []Reason {
 	var found []Reason
 	for _, b := range set.Status.Blockers {
 		if slices.Contains(updates, b.Reason) {
-			found = append(found, Reason{Code: Code(b.Reason), On: refOfSet(set),
-				Message: "CollaSet " + set.Name + ": " + b.Message + countText(b.Count)})
+			found = append(found, Reason{Code: Code(b.Reason), On: refOfSet(set), Message: b.Message + countText(b.Count)})
 		}
 	}
 	return found
