@@ -44,7 +44,7 @@ export function span(milliseconds) {
 export const ago = (time) => (time ? span(untilNow(time)) : "");
 const timeOf = (time, text) =>
   el("time", { class: "quiet", datetime: time, title: new Date(time).toLocaleString() }, text);
-export const since = (time) => (time ? timeOf(time, ` since ${ago(time)}`) : "");
+export const since = (time) => (time ? timeOf(time, ` for ${ago(time)}`) : "");
 export const past = (time) => (time ? timeOf(time, ` ${ago(time)} ago`) : "");
 
 export function fill(part) {
