@@ -32,7 +32,7 @@ var otherFlags = map[string]string{
 	"build-arg":     "docker",
 	"bump-revision": "etcdutl", "data-dir": "etcdutl", "mark-compacted": "etcdutl",
 	"values": "helm", "set": "helm", "create-namespace": "helm", "reset-then-reuse-values": "helm",
-	"take-ownership": "helm",
+	"take-ownership": "helm", "manifest": "krew", "archive": "krew",
 }
 
 // kubectlCommands are those whose help is read.
@@ -115,7 +115,7 @@ func exists(path string) bool {
 // TestMetricsExist compares the metrics that pages name with those that the sources register.
 func TestMetricsExist(t *testing.T) {
 	text := sourceText(t)
-	metrics := named(t, regexp.MustCompile(`\b(kuperator_[a-z][a-z0-9_]+[a-z0-9])\b`), true)
+	metrics := named(t, regexp.MustCompile(`(?:^|[^-\w])(kuperator_[a-z][a-z0-9_]+[a-z0-9])\b`), true)
 	require.Greater(t, len(metrics), 10)
 	for metric, page := range metrics {
 		base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(metric, "")

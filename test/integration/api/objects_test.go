@@ -2,12 +2,14 @@ package api
 
 import (
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -34,6 +36,29 @@ func parse(t *testing.T, manifest string) (object *unstructured.Unstructured, st
 	require.NoError(t, err)
 	unstructured.RemoveNestedField(object.Object, "status")
 	return object, status
+}
+
+// schemaOf is the schema of a kind, as deploy/crd has it.
+func schemaOf(t *testing.T, kind string) *apiextensionsv1.JSONSchemaProps {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(projectRoot, "deploy", "crd", "apps.kusionstack.io_"+kind+"s.yaml"))
+	require.NoError(t, err)
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	require.NoError(t, yaml.UnmarshalStrict(content, crd))
+	return crd.Spec.Versions[0].Schema.OpenAPIV3Schema
+}
+
+// counted is a status with the zeros that its schema gives to counts that are not set.
+func counted(t *testing.T, kind string, status map[string]any) map[string]any {
+	t.Helper()
+	status = maps.Clone(status)
+	for name, property := range schemaOf(t, kind).Properties["status"].Properties {
+		if _, isSet := status[name]; !isSet && property.Default != nil {
+			require.JSONEq(t, "0", string(property.Default.Raw), name)
+			status[name] = int64(0)
+		}
+	}
+	return status
 }
 
 // newNamespace makes a namespace for one test; it goes with the API server.

@@ -76,7 +76,8 @@ grants:
 			_, status := parse(t, "apiVersion: v1\nkind: Want\nstatus:"+indent(tc.status))
 			object.Object["status"] = status
 			require.NoError(t, cluster.Status().Update(t.Context(), object.DeepCopy()))
-			if diff := cmp.Diff(status, fetch(t.Context(), t, object).Object["status"]); diff != "" {
+			want := counted(t, tc.kind, status)
+			if diff := cmp.Diff(want, fetch(t.Context(), t, object).Object["status"]); diff != "" {
 				t.Errorf("(-written +stored):\n%s", diff)
 			}
 		})
