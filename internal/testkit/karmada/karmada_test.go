@@ -63,7 +63,8 @@ func TestHealth(t *testing.T) {
 }
 
 func TestReplicas(t *testing.T) {
-	const set = `{metadata: {namespace: shop, name: web}, spec: {replicas: 6, template: {spec: {containers: [{name: web, args: []}]}}}}`
+	const set = `{kind: CollaSet, metadata: {namespace: shop, name: web},
+  spec: {replicas: 6, template: {spec: {containers: [{name: web, args: []}]}}}}`
 	assert.InEpsilon(t, 6, interpret(t, "CollaSet", "replicaResource", set), 0)
 	revised := interpret(t, "CollaSet", "replicaRevision", set, "2").(map[string]any)
 	assert.EqualValues(t, 2, revised["spec"].(map[string]any)["replicas"])
@@ -72,7 +73,7 @@ func TestReplicas(t *testing.T) {
 	assert.Contains(t, interpret(t, "CollaSet", "dependencyInterpretation", set), "spec", "asked with the Pod template")
 
 	retained := func(labels string) any {
-		desired := `{metadata: {name: web, labels: {` + labels + `}}, spec: {replicas: 2}}`
+		desired := `{kind: CollaSet, metadata: {name: web, labels: {` + labels + `}}, spec: {replicas: 2}}`
 		kept := interpret(t, "CollaSet", "retention", desired, `{metadata: {name: web}, spec: {replicas: 5}}`)
 		return kept.(map[string]any)["spec"].(map[string]any)["replicas"]
 	}
