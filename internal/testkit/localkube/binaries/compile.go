@@ -129,8 +129,11 @@ func estimate(bytes int64, cores int) time.Duration {
 // timeLeft is about how long the rest takes, by what has been done in which time, and at first by the estimate for the
 // whole.
 func timeLeft(done, total int64, elapsed, whole time.Duration) time.Duration {
-	if total <= 0 || done >= total {
+	switch {
+	case total <= 0 || done >= total:
 		return 0
+	case done == 0: // so far it was something else, such as linking
+		return whole
 	}
 	part := float64(done) / float64(total)
 	perPart := (elapsed.Seconds() + priorPart*whole.Seconds()) / (part + priorPart)

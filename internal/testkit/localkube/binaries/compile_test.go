@@ -14,6 +14,7 @@ func TestTimeLeftBeginsWithTheEstimateAndFollowsWhatIsSeen(t *testing.T) {
 	const total = 1000
 	whole := 10 * time.Minute
 	require.Equal(t, whole, timeLeft(0, total, 0, whole))
+	require.Equal(t, whole, timeLeft(0, total, 10*whole, whole), "it was something else, such as linking")
 	require.InDelta(t, whole.Seconds()/2, timeLeft(500, total, whole/2, whole).Seconds(), 1, "as estimated")
 	slow := timeLeft(500, total, 2*whole, whole)
 	require.Greater(t, slow, whole+whole/2, "half took four times as long as estimated: so will the rest, nearly")
