@@ -297,7 +297,10 @@ func TestTheSBOMsOfAllImagesNameEveryModule(t *testing.T) {
 	out := run(t, "1700000000", "-root", projectRoot)
 	archives, err := filepath.Glob(filepath.Join(out, "*.tar"))
 	require.NoError(t, err)
-	require.Len(t, archives, 5)
+	installed, err := filepath.Glob(filepath.Join(projectRoot, "deploy", "*", "deployment.yaml"))
+	require.NoError(t, err)
+	require.NotEmpty(t, installed)
+	require.Len(t, archives, len(installed), "an image for each component")
 	for _, archive := range archives {
 		component := strings.TrimSuffix(filepath.Base(archive), ".tar")
 		_, _, index := unpack(t, archive)
