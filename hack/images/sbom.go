@@ -49,7 +49,8 @@ func (j *job) sbom(program, component string) ([]byte, error) {
 	for _, module := range info.Deps {
 		parts = append(parts, library(module))
 	}
-	if component != pluginName && !slices.ContainsFunc(info.Deps, func(m *debug.Module) bool { return m.Path == authoritiesModule }) {
+	hasAuthorities := slices.ContainsFunc(info.Deps, func(m *debug.Module) bool { return m.Path == authoritiesModule })
+	if component != pluginName && !hasAuthorities {
 		i := slices.IndexFunc(own.Deps, func(m *debug.Module) bool { return m.Path == authoritiesModule })
 		if i < 0 {
 			return nil, fmt.Errorf("this program was not built with %s", authoritiesModule)

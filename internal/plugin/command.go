@@ -117,7 +117,8 @@ Every command reads with the permissions of its user: what may not be read is na
 		"Namespace in which the suite is installed.")
 	completed(root.RegisterFlagCompletionFunc("suite-namespace", p.completeNamespaces))
 	completed(root.RegisterFlagCompletionFunc("output",
-		cobra.FixedCompletions([]string{outputJSON, outputYAML, outputName, outputWide, outputPath}, cobra.ShellCompDirectiveNoFileComp)))
+		cobra.FixedCompletions([]string{outputJSON, outputYAML, outputName, outputWide, outputPath},
+			cobra.ShellCompDirectiveNoFileComp)))
 	completed(root.RegisterFlagCompletionFunc("namespace", p.completeNamespaces))
 	root.AddGroup(&cobra.Group{ID: groupLook, Title: "Look:"}, &cobra.Group{ID: groupChange, Title: "Change:"})
 	root.AddCommand(p.commands()...)

@@ -3,8 +3,8 @@
 //	gitops argo-cd FOLDER > argocd-cm.yaml
 //	gitops karmada FOLDER > interpreters.yaml
 //
-// For Argo CD the scripts are below GROUP/KIND, laid out as in its own resource_customizations. For Karmada they are for
-// every kind, and in KIND for that kind alone.
+// For Argo CD the scripts are below GROUP/KIND, laid out as in its own resource_customizations. For Karmada they are
+// for every kind, and in KIND for that kind alone.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Package karmada runs ResourceInterpreterCustomizations as Karmada does: it loads a script, and calls the function whose
-// name Karmada gives to the field that the script is in.
+// Package karmada runs ResourceInterpreterCustomizations as Karmada does: it loads a script, and calls the function
+// whose name Karmada gives to the field that the script is in.
 package karmada
 
 import (

@@ -215,20 +215,20 @@ func (c *Cluster) launch(ctx context.Context, config Config) error {
 		return err
 	}
 
-	if err := c.run(etcd); err != nil {
+	if err := c.run(binaries.Etcd); err != nil {
 		return err
 	}
 	if err := c.waitForEtcd(ctx, ports.etcdClient); err != nil {
 		return err
 	}
-	if err := c.run(kubeAPIServer); err != nil {
+	if err := c.run(binaries.KubeAPIServer); err != nil {
 		return err
 	}
 	if err := c.waitForAPIServer(ctx); err != nil {
 		return err
 	}
 	var rest []string
-	for _, name := range []string{kubeControllerManager, kubeScheduler, kwok} {
+	for _, name := range []string{binaries.KubeControllerManager, binaries.KubeScheduler, binaries.Kwok} {
 		if c.component(name) != nil {
 			rest = append(rest, name)
 		}
@@ -323,7 +323,7 @@ func (c *Cluster) Processes() map[string]int {
 // error of a failed run holds its standard error.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 	flags := []string{"--kubeconfig", c.AdminKubeconfig, "--cache-dir", filepath.Join(c.Dir, "kubectl-cache")}
-	cmd := exec.CommandContext(ctx, filepath.Join(c.AssetsDir, kubectl), append(flags, args...)...)
+	cmd := exec.CommandContext(ctx, filepath.Join(c.AssetsDir, binaries.Kubectl), append(flags, args...)...)
 	cmd.Env = append(childEnvironment(), "KUBERC=off") // no personal defaults and aliases
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -379,10 +379,10 @@ func (c *Cluster) NodeKubeconfig(node string) ([]byte, error) {
 // RestartAPIServer stops kube-apiserver and starts it again on the same port
 // and data. It returns when the API server is ready.
 func (c *Cluster) RestartAPIServer(ctx context.Context) error {
-	if err := c.StopComponent(kubeAPIServer); err != nil {
+	if err := c.StopComponent(binaries.KubeAPIServer); err != nil {
 		return err
 	}
-	return c.StartComponent(ctx, kubeAPIServer)
+	return c.StartComponent(ctx, binaries.KubeAPIServer)
 }
 
 // StopComponent ends one component, for example "kube-scheduler", and returns
@@ -409,9 +409,9 @@ func (c *Cluster) StartComponent(ctx context.Context, name string) error {
 		return err
 	}
 	switch name {
-	case kubeAPIServer:
+	case binaries.KubeAPIServer:
 		return c.waitForAPIServer(ctx)
-	case etcd:
+	case binaries.Etcd:
 		return c.waitForEtcd(ctx, c.state.EtcdPort)
 	}
 	return nil
@@ -461,7 +461,9 @@ func (c *Cluster) Stop() error {
 	var errs []error
 	// A controller must not outlive the API server that it would retry against,
 	// nor the API server etcd.
-	for _, group := range [][]string{{kwok, kubeScheduler, kubeControllerManager}, {kubeAPIServer}, {etcd}} {
+	for _, group := range [][]string{
+		{binaries.Kwok, binaries.KubeScheduler, binaries.KubeControllerManager}, {binaries.KubeAPIServer}, {binaries.Etcd},
+	} {
 		var wg sync.WaitGroup
 		results := make([]error, len(group))
 		for i, name := range group {

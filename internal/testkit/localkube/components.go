@@ -11,16 +11,6 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/localkube/binaries"
 )
 
-// The components by the names of their binaries.
-const (
-	etcd                  = "etcd"
-	kubeAPIServer         = "kube-apiserver"
-	kubeControllerManager = "kube-controller-manager"
-	kubeScheduler         = "kube-scheduler"
-	kubectl               = "kubectl"
-	kwok                  = "kwok"
-)
-
 const (
 	loopback     = "127.0.0.1"
 	serviceRange = "10.96.0.0/16"
@@ -71,7 +61,7 @@ func components(dir string, config Config, of binaries.Release, ports ports) []*
 		})
 	}
 
-	add(etcd, append([]string{
+	add(binaries.Etcd, append([]string{
 		"--name=local",
 		"--data-dir=" + in(etcdDir),
 		"--listen-client-urls=" + url(ports.etcdClient),
@@ -114,11 +104,11 @@ func components(dir string, config Config, of binaries.Release, ports ports) []*
 			"--audit-log-maxsize=1000000", // MB: never rotate under a reader
 		)
 	}
-	add(kubeAPIServer, append(apiServer, config.APIServerArgs...)...)
+	add(binaries.KubeAPIServer, append(apiServer, config.APIServerArgs...)...)
 
 	if config.WithControllerManager {
 		controllerManager := []string{
-			"--kubeconfig=" + in(kubeControllerManager+".kubeconfig"),
+			"--kubeconfig=" + in(binaries.KubeControllerManager+".kubeconfig"),
 			"--service-account-private-key-file=" + in(pkiDir, "service-account.key"),
 			"--root-ca-file=" + in(pkiDir, "ca.crt"),
 			"--cluster-signing-cert-file=" + in(pkiDir, "ca.crt"),
@@ -134,19 +124,19 @@ func components(dir string, config Config, of binaries.Release, ports ports) []*
 		if of.ShutdownTimeout {
 			controllerManager = append(controllerManager, "--controller-shutdown-timeout=1s")
 		}
-		add(kubeControllerManager, append(controllerManager, config.ControllerManagerArgs...)...)
+		add(binaries.KubeControllerManager, append(controllerManager, config.ControllerManagerArgs...)...)
 	}
 	if config.WithScheduler {
-		add(kubeScheduler,
-			"--kubeconfig="+in(kubeScheduler+".kubeconfig"),
+		add(binaries.KubeScheduler,
+			"--kubeconfig="+in(binaries.KubeScheduler+".kubeconfig"),
 			"--leader-elect=false",
 			"--secure-port=0",
 			"--kube-api-qps=200", "--kube-api-burst=400",
 		)
 	}
 	if config.WithNodes {
-		add(kwok,
-			"--kubeconfig="+in(kwok+".kubeconfig"),
+		add(binaries.Kwok,
+			"--kubeconfig="+in(binaries.Kwok+".kubeconfig"),
 			"--config="+in(stagesFile),
 		)
 	}
@@ -167,10 +157,10 @@ func (c *Cluster) writeFiles(config Config, server string) error {
 		groups     []string
 	}{
 		{adminKubeconfigFile, "admin", []string{"system:masters"}},
-		{kubeControllerManager + ".kubeconfig", "system:kube-controller-manager", nil},
-		{kubeScheduler + ".kubeconfig", "system:kube-scheduler", nil},
+		{binaries.KubeControllerManager + ".kubeconfig", "system:kube-controller-manager", nil},
+		{binaries.KubeScheduler + ".kubeconfig", "system:kube-scheduler", nil},
 		// One process plays all kubelets, which the Node authorizer cannot express.
-		{kwok + ".kubeconfig", "kwok", []string{"system:masters"}},
+		{binaries.Kwok + ".kubeconfig", "kwok", []string{"system:masters"}},
 	} {
 		if err := ca.kubeconfig(filepath.Join(c.Dir, user.file), server, user.name, user.groups...); err != nil {
 			return err

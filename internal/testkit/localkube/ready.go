@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"kusionstack.io/kuperator/internal/testkit/localkube/binaries"
 )
 
 const probeTimeout = 10 * time.Second // of one question; it is asked again
@@ -20,7 +22,7 @@ const probeTimeout = 10 * time.Second // of one question; it is asked again
 func (c *Cluster) waitForEtcd(ctx context.Context, port int) error {
 	url := fmt.Sprintf("http://%s:%d/health", loopback, port)
 	client := &http.Client{Timeout: probeTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
-	return waitFor(ctx, "etcd", c.lifeline(etcd), func(ctx context.Context) error { return probe(ctx, client, url) })
+	return waitFor(ctx, "etcd", c.lifeline(binaries.Etcd), func(ctx context.Context) error { return probe(ctx, client, url) })
 }
 
 func (c *Cluster) waitForAPIServer(ctx context.Context) error {
@@ -31,7 +33,7 @@ func (c *Cluster) waitForAPIServer(ctx context.Context) error {
 		return err
 	}
 	defer client.CloseIdleConnections()
-	return waitFor(ctx, "the API server", c.lifeline(etcd, kubeAPIServer), func(ctx context.Context) error {
+	return waitFor(ctx, "the API server", c.lifeline(binaries.Etcd, binaries.KubeAPIServer), func(ctx context.Context) error {
 		return probe(ctx, client, c.state.Server+"/readyz")
 	})
 }

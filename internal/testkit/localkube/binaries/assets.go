@@ -43,16 +43,16 @@ const (
 
 // The control plane's programs.
 const (
-	etcd                  = "etcd"
-	kubeAPIServer         = "kube-apiserver"
-	kubeControllerManager = "kube-controller-manager"
-	kubeScheduler         = "kube-scheduler"
-	kubectl               = "kubectl"
-	kwok                  = "kwok"
+	Etcd                  = "etcd"
+	KubeAPIServer         = "kube-apiserver"
+	KubeControllerManager = "kube-controller-manager"
+	KubeScheduler         = "kube-scheduler"
+	Kubectl               = "kubectl"
+	Kwok                  = "kwok"
 )
 
 // controlPlaneRoles are the names under which hack/cluster/kubernetes answers.
-var controlPlaneRoles = []string{etcd, kubeAPIServer, kubeControllerManager, kubeScheduler, kubectl}
+var controlPlaneRoles = []string{Etcd, KubeAPIServer, KubeControllerManager, KubeScheduler, Kubectl}
 
 // Assets returns a folder with etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl and kwok, fit to
 // be KUBEBUILDER_ASSETS. When the cache has no such folder for the present sources, Go version and platform, Assets
@@ -162,10 +162,10 @@ func controlPlaneBeside(version, readyMade string) (recipe, error) {
 		Flags: kubernetes.buildFlags(), Packages: []string{"./kubernetes"}}
 	roles := controlPlaneRoles
 	if readyMade != "" {
-		roles = []string{kubeControllerManager, kubeScheduler}
+		roles = []string{KubeControllerManager, KubeScheduler}
 		main.Name = strings.Join(roles, " and ")
 		main.Packages = []string{"./controllers"}
-		r.name = strings.Join(append(roles, kwok), ", ")
+		r.name = strings.Join(append(roles, Kwok), ", ")
 		r.flags = append(r.flags, readyMade)
 		r.sources = append(r.sources, filepath.Join(module, "controllers"))
 	}
@@ -188,7 +188,7 @@ func controlPlaneBeside(version, readyMade string) (recipe, error) {
 			}
 		}
 		// kwok is the same for all, and its module knows nothing of the control plane's.
-		return buildKwok(ctx, compiler, root, filepath.Join(into, kwok))
+		return buildKwok(ctx, compiler, root, filepath.Join(into, Kwok))
 	}
 	return r, nil
 }
@@ -402,7 +402,7 @@ func declaresModule(goMod []byte) bool {
 }
 
 func checkAssets(dir string) error {
-	for _, name := range append([]string{kwok}, controlPlaneRoles...) {
+	for _, name := range append([]string{Kwok}, controlPlaneRoles...) {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 			return fmt.Errorf("%s names a folder without %s: %w", AssetsVariable, name, err)
 		}

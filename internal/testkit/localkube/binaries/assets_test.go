@@ -150,7 +150,7 @@ func TestAssetsTakesAGivenFolderOnlyWhenItIsComplete(t *testing.T) {
 	_, err := Assets(t.Context(), nil)
 	require.ErrorIs(t, err, os.ErrNotExist)
 
-	for _, name := range append([]string{kwok}, controlPlaneRoles...) {
+	for _, name := range append([]string{Kwok}, controlPlaneRoles...) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}
 	got, err := Assets(t.Context(), nil)

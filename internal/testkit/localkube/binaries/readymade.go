@@ -18,7 +18,7 @@ const (
 )
 
 // envtestRoles are what a folder of envtest's has. The rest of a control plane is compiled.
-var envtestRoles = []string{etcd, kubeAPIServer, kubectl}
+var envtestRoles = []string{Etcd, KubeAPIServer, Kubectl}
 
 // readyMade is a folder with programs of a control plane that were not built here.
 type readyMade struct {
@@ -92,12 +92,12 @@ func findReadyMade(folders []string, versionOf func(program string) (string, err
 		if !has(dir, envtestRoles...) {
 			continue
 		}
-		version, err := versionOf(filepath.Join(dir, kubeAPIServer))
+		version, err := versionOf(filepath.Join(dir, KubeAPIServer))
 		if err != nil {
 			continue // of another platform, perhaps
 		}
 		found = append(found, readyMade{dir: dir, version: strings.TrimPrefix(strings.TrimSpace(version), "Kubernetes "),
-			complete: has(dir, append([]string{kwok}, controlPlaneRoles...)...)})
+			complete: has(dir, append([]string{Kwok}, controlPlaneRoles...)...)})
 	}
 	return found
 }

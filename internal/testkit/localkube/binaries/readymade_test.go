@@ -42,8 +42,8 @@ func TestAFolderIsFoundByItsPrograms(t *testing.T) {
 		}
 		return dir
 	}
-	envtest, half := folder(envtestRoles...), folder(etcd, kubectl)
-	all, broken := folder(append([]string{kwok}, controlPlaneRoles...)...), folder(envtestRoles...)
+	envtest, half := folder(envtestRoles...), folder(Etcd, Kubectl)
+	all, broken := folder(append([]string{Kwok}, controlPlaneRoles...)...), folder(envtestRoles...)
 	found := findReadyMade([]string{half, envtest, broken, all, filepath.Join(half, "none")},
 		func(program string) (string, error) {
 			if filepath.Dir(program) == broken {
