@@ -53,6 +53,13 @@ func (r *refusals) remember(e evictor, uid types.UID, now time.Time) {
 	}
 }
 
+// refused reports whether e was refused to evict this very Pod.
+func (r *refusals) refused(e evictor, uid types.UID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.all[e].uid == uid && uid != ""
+}
+
 // replaced reports whether e has of late been refused to evict another Pod of the same name, and forgets it: a user who
 // asks again means the Pod that is there.
 func (r *refusals) replaced(e evictor, uid types.UID, now time.Time) bool {

@@ -46,6 +46,10 @@ type removal struct {
 	Forced bool
 	// Pinned is true if an eviction names the resourceVersion of the Pod: no other version of it is removed.
 	Pinned bool
+	// Repeated is true of an eviction by name if its user was refused before to evict this very Pod, and if the Pod that
+	// comes in its place gets its name. The API server asks first and looks for the Pod of that name afterwards, so
+	// whoever waits for this Pod to go could evict the next one.
+	Repeated bool
 
 	Pod podops.View
 	// Scheduled is true if the Pod has a node; without one nothing of it runs.
@@ -85,7 +89,7 @@ type removalAnswer struct {
 
 // decideRemoval admits what needs no preparation or cannot wait for it, and refuses the rest until
 // lifecycle-controller has taken the Pod out of service. It admits again once the Pod is out: a refusal is never the
-// end.
+// end. Only an eviction that is repeated, of a Pod whose name comes again, is refused until that Pod is gone.
 func decideRemoval(r removal, policy removalPolicy) removalAnswer {
 	if unprepared(r, policy) {
 		return removalAnswer{Allowed: true}
@@ -94,6 +98,8 @@ func decideRemoval(r removal, policy removalPolicy) removalAnswer {
 	_, marked := r.Pod.Labels[appsv1alpha1.ToDeleteLabel]
 	replaces := r.Verb == removeByEviction && r.Policy.Replaces(r.Pod, r.Budget != "")
 	switch {
+	case r.Repeated && !r.DryRun && (r.Pod.Terminating || isOut(r, marked)):
+		return refuse(r, warnings, fmt.Sprintf("Pod %s is out of service and is being deleted", r.Pod.Name))
 	case !graceful, isOut(r, marked):
 		return removalAnswer{Allowed: true, Warnings: warnings}
 	case r.DryRun:
@@ -158,7 +164,7 @@ func unprepared(r removal, policy removalPolicy) bool {
 		return true // not managed
 	case !r.Pod.Gate:
 		return true // it cannot be taken out of service first
-	case r.Pod.Terminating, r.Pod.Terminal, !r.Scheduled:
+	case r.Pod.Terminating && !r.Repeated, r.Pod.Terminal, !r.Scheduled:
 		return true // it does not serve, and nothing brings it back
 	case r.Forced, r.NamespaceTerminating:
 		return true

@@ -34,6 +34,8 @@ func byEviction(r *removal)  { r.Verb = removeByEviction }
 func pinned(r *removal)      { r.Pinned = true }
 func dryRun(r *removal)      { r.DryRun = true }
 func marked(r *removal)      { r.Pod.Labels[appsv1alpha1.ToDeleteLabel] = "1" }
+func repeated(r *removal)    { r.Verb, r.Repeated = removeByEviction, true }
+func terminating(r *removal) { r.Pod.Terminating = true }
 func notReady(r *removal)    { r.Pod.Ready = false }
 func noneAllowed(r *removal) { r.Budget = "web-pdb" }
 func replaces(policy appsv1alpha1.EvictionPolicy) func(*removal) {
@@ -87,14 +89,21 @@ func TestDecideRemoval(t *testing.T) {
 			says: "is being taken out of service"},
 		"a Pod that is marked": {removal: serving(marked), want: refused,
 			says: "it waits for lifecycle-controller to begin"},
-		"an eviction of a Pod that is marked":    {removal: serving(marked, byEviction), want: refused},
-		"a Pod that is not Ready":                {removal: serving(notReady), want: refusedAndMarked},
-		"a Pod that is not managed":              {removal: serving(label(appsv1alpha1.ControlLabel, "yes")), want: admitted},
-		"a Pod from before the webhook, no gate": {removal: serving(func(r *removal) { r.Pod.Gate = false }), want: admitted},
-		"a terminating Pod": {removal: serving(func(r *removal) { r.Pod.Terminating = true }),
-			want: admitted},
-		"a marked Pod that terminates": {removal: serving(marked, func(r *removal) { r.Pod.Terminating = true }),
-			want: admitted},
+		"an eviction of a Pod that is marked":         {removal: serving(marked, byEviction), want: refused},
+		"a Pod that is not Ready":                     {removal: serving(notReady), want: refusedAndMarked},
+		"a Pod that is not managed":                   {removal: serving(label(appsv1alpha1.ControlLabel, "yes")), want: admitted},
+		"a Pod from before the webhook, no gate":      {removal: serving(func(r *removal) { r.Pod.Gate = false }), want: admitted},
+		"a terminating Pod":                           {removal: serving(terminating), want: admitted},
+		"a marked Pod that terminates":                {removal: serving(marked, terminating), want: admitted},
+		"the first eviction of a Pod that terminates": {removal: serving(marked, terminating, byEviction), want: admitted},
+		"a repeated eviction of a Pod that terminates, whose name comes again": {
+			removal: serving(marked, terminating, repeated), want: refused, says: "is being deleted"},
+		"a repeated eviction of a Pod that may be deleted now, whose name comes again": {
+			removal: serving(marked, inOperate(podops.DeletionID, podops.TypeDelete), repeated), want: refused,
+			says: "is being deleted"},
+		"a dry run of a repeated eviction": {removal: serving(marked, terminating, repeated, dryRun), want: warned},
+		"a repeated eviction, forced": {
+			removal: serving(marked, terminating, repeated, func(r *removal) { r.Forced = true }), want: admitted},
 		"a Pod that has run to its end": {removal: serving(func(r *removal) { r.Pod.Terminal = true }),
 			want: admitted},
 		"a Pod without a node": {removal: serving(func(r *removal) { r.Scheduled = false }),
@@ -303,6 +312,7 @@ func TestRemovalProperties(t *testing.T) {
 		r.User = rapid.SampledFrom(append(slices.Clone(undelayedUsers), "jane")).Draw(t, "user")
 		r.DryRun, r.Forced, r.Pinned, r.Scheduled, r.NamespaceTerminating = yes("dry run"), yes("forced"), yes("pinned"),
 			yes("scheduled"), yes("namespace")
+		r.Repeated = r.Verb == removeByEviction && yes("repeated")
 		r.NamespaceLabel = rapid.SampledFrom(values).Draw(t, "namespace label")
 		r.Budget = rapid.SampledFrom([]string{"", "pdb"}).Draw(t, "budget")
 		r.Pod.Gate, r.Pod.Ready, r.Pod.Terminating, r.Pod.Terminal = yes("gate"), yes("ready"), yes("terminating"),
@@ -326,8 +336,8 @@ func TestRemovalProperties(t *testing.T) {
 			r.Verb == removeByEviction && answer.Mark == appsv1alpha1.ToDeleteLabel && (replaced || !wasMarked) {
 			t.Fatalf("it goes before another Pod serves: %+v", answer)
 		}
-		free := r.DryRun || r.Forced || !r.Scheduled || r.NamespaceTerminating || !r.Pod.Gate || r.Pod.Terminating ||
-			r.Pod.Terminal || r.User != "jane" ||
+		free := r.DryRun || r.Forced || !r.Scheduled || r.NamespaceTerminating || !r.Pod.Gate ||
+			r.Pod.Terminating && !r.Repeated || r.Pod.Terminal || r.User != "jane" ||
 			r.Pod.Labels[podops.GracefulDeletionLabel] == "disabled"
 		if free && !answer.Allowed {
 			t.Fatalf("held up: %+v", answer)

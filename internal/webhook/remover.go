@@ -7,6 +7,8 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -85,6 +87,7 @@ func (r *remover) eviction(ctx context.Context, request admission.Request) admis
 		return admission.Allowed("") // as above
 	}
 	asked := removalOf(request, removeByEviction, pod, options)
+	asked.Repeated = options.Preconditions == nil && nameComesAgain(pod) && r.refusals.refused(evictorOf(asked), pod.UID)
 	if !asked.DryRun && !asked.Pod.Terminating && r.refusals.replaced(evictorOf(asked), pod.UID, r.clock.Now()) {
 		return count(asked.Verb, replaced(pod), false)
 	}
@@ -189,6 +192,18 @@ func (r *remover) readNamespace(ctx context.Context, asked *removal) error {
 	asked.NamespaceTerminating = namespace.DeletionTimestamp != nil
 	asked.NamespaceLabel = namespace.Labels[podops.GracefulDeletionLabel]
 	return nil
+}
+
+// nameComesAgain reports whether another Pod gets the Pod's name: that of its owner and a number, as in a StatefulSet or
+// in a CollaSet with names in sequence.
+func nameComesAgain(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return false
+	}
+	number, named := strings.CutPrefix(pod.Name, owner.Name+"-")
+	_, err := strconv.ParseUint(number, 10, 32)
+	return named && err == nil
 }
 
 // cheapest is the pod-deletion-cost of a marked Pod of a ReplicaSet.

@@ -458,6 +458,42 @@ func TestRepeatedEvictionDoesNotHitTheNextPodOfThatName(t *testing.T) {
 	require.NotEmpty(t, c.mark(t), "what was long ago does not count")
 }
 
+// TestARepeatedEvictionWaitsForThePodToGo: between the answer and the deletion the next Pod of the name may come.
+func TestARepeatedEvictionWaitsForThePodToGo(t *testing.T) {
+	ofStatefulSet := func(p *corev1.Pod) {
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "s",
+			Controller: ptr.To(true)}}
+	}
+	leave := func(p *corev1.Pod) {
+		maps.Copy(p.Labels, operateLabels(podops.DeletionID, podops.TypeDelete))
+		p.Status.Conditions = nil
+	}
+	for name, tc := range map[string]struct {
+		pod  func(*corev1.Pod)
+		held bool
+	}{
+		"of a StatefulSet": {pod: ofStatefulSet, held: true},
+		"of another owner": {pod: func(*corev1.Pod) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(webPod(tc.pod))
+			require.False(t, c.evict(t, "drainer", nil).Allowed)
+			pod := webPod(tc.pod, leave)
+			pod.Labels[appsv1alpha1.ToDeleteLabel] = c.mark(t)
+			require.NoError(t, c.client.Delete(t.Context(), webPod()))
+			require.NoError(t, c.client.Create(t.Context(), pod))
+			require.True(t, c.evict(t, "somebody else", nil).Allowed, "whoever was not refused may evict it now")
+			uid := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}}
+			require.True(t, c.evict(t, "drainer", uid).Allowed, "the API server deletes no other Pod then")
+			response := c.evict(t, "drainer", nil)
+			require.Equal(t, !tc.held, response.Allowed, "%+v", response.Result)
+			if tc.held {
+				require.True(t, apierrors.IsTooManyRequests(&apierrors.StatusError{ErrStatus: *response.Result}))
+			}
+		})
+	}
+}
+
 func TestMemoryOfRefusalsIsBounded(t *testing.T) {
 	var r refusals
 	now := time.Unix(1000, 0)
