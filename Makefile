@@ -306,7 +306,7 @@ PREPARE := CGO_ENABLED=0 go run ./hack/prepare
 
 .PHONY: demo
 demo: ## Show the suite at work on a local cluster (SLOW=1 pauses; KEEP=1 leaves it running; KUBECONFIG= another cluster)
-	@echo "make demo: finding out what is to be compiled first"
+	@echo "make demo: compiling what finds out what is to be compiled; half a minute, the first time"
 	@assets="$$($(PREPARE) ./hack/demo ./cmd/...)"; \
 	KUPERATOR_ASSETS="$$assets" CGO_ENABLED=0 go run ./hack/demo $(if $(SLOW),--slow) $(if $(KEEP),--keep) $(if $(filter command,$(firstword $(origin KUBECONFIG))),--kubeconfig '$(KUBECONFIG)')
 

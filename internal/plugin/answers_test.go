@@ -210,13 +210,17 @@ func TestNamesCanBeAskedAbout(t *testing.T) {
 	}
 }
 
+func whatWaits(f insight.Fleet) string {
+	return printed(func(w io.Writer) { writeWaiting(w, waitsIn(f), f) })
+}
+
 // TestWhatWaits: why without a name lists what one may ask about.
 func TestWhatWaits(t *testing.T) {
 	require.Equal(t, `These wait. why KIND/NAME tells of one of them what holds it up, and what to do:
   operationjob/restart-web  ContainerCrashing: web-b: container main ends again and again (3 restarts), last with exit code 1 (Error)
-  pod/web-a  BudgetSpent: rule web, check available: blocked by max unavailable policy (at most 1 unavailable; 3 desired, 2 available, 1 granted)
   pod/web-b  ContainerCrashing: container main ends again and again (3 restarts), last with exit code 1 (Error)
-`, printed(func(w io.Writer) { writeWaiting(w, waitsIn(fleetOf(t, "job-rule"))) }))
+  pod/web-a  BudgetSpent: rule web, held by web-b
+`, whatWaits(fleetOf(t, "job-rule")))
 	require.Empty(t, waitsIn(fleetOf(t, "nothing")).Waits)
 	s := &server{pods: 100, nodes: 1}
 	require.Less(t, strings.Count(s.asks(t, "why"), "\n"), 30, "it is bounded")
@@ -249,6 +253,7 @@ func TestEqualWaitsAreOneLine(t *testing.T) {
 	none := printed(func(w io.Writer) { writeFleet(w, fleet, statusOptions{pods: podsNone}) })
 	require.NotContains(t, none, "STATE")
 	require.Contains(t, none, "9 Pods wait")
+	require.Contains(t, whatWaits(fleet), "\n  pod/web-a and 8 more  BudgetSpent: rule web, held by web-b\n")
 }
 
 // TestTheBudgetIsShownAtRest: what may happen next depends on it.

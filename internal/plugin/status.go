@@ -420,11 +420,16 @@ func (w wait) text(f insight.Fleet) string {
 	if len(w.pods) == 1 {
 		who = w.pods[0] + " waits"
 	}
-	what := w.reason.Message
+	return who + ": " + w.what(f)
+}
+
+// what is the reason in one line, the same for all of the Pods.
+func (w wait) what(f insight.Fleet) string {
+	text := w.reason.Message
 	if b := budgetOf(w.reason, f); b != nil && len(b.Holders) > 0 {
-		what = "rule " + b.Name + ", " + heldBy(*b)
+		text = "rule " + b.Name + ", " + heldBy(*b)
 	}
-	return fmt.Sprintf("%s: %s: %s", who, w.reason.Code, what)
+	return string(w.reason.Code) + ": " + text
 }
 
 // saidByPods reports whether the waits of Pods have more about a reason of their workload.

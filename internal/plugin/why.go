@@ -95,13 +95,14 @@ func (p *plugin) whatWaits(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	found := waitsIn(insight.Describe(facts))
+	fleet := insight.Describe(facts)
+	found := waitsIn(fleet)
 	return p.print(found, func(w io.Writer) {
 		if len(found.Waits) == 0 {
 			fmt.Fprintf(w, "Nothing waits in namespace %s. why KIND/NAME is about one object, and -n chooses another namespace.\n",
 				s.namespace)
 		} else {
-			writeWaiting(w, found)
+			writeWaiting(w, found, fleet)
 		}
 		writeGaps(w, found.Gaps)
 	})
@@ -138,15 +139,31 @@ func waitsIn(f insight.Fleet) waitList {
 	return found
 }
 
-// writeWaiting is the list.
-func writeWaiting(w io.Writer, found waitList) {
+// writeWaiting is the list: a line for each job, PodDecoration and workload, and one for the Pods of a workload that
+// wait for the same.
+func writeWaiting(w io.Writer, found waitList, f insight.Fleet) {
 	fmt.Fprintln(w, "These wait. why KIND/NAME tells of one of them what holds it up, and what to do:")
-	for i, one := range found.Waits {
+	var lines []string
+	for _, one := range found.Waits {
+		if one.Object.Kind != "Pod" {
+			lines = append(lines, joined(shown(one.Object), string(one.Blocker.Code)+": "+one.Blocker.Message))
+		}
+	}
+	for i := range f.Workloads {
+		for _, group := range waitsOf(&f.Workloads[i], f) {
+			who := "pod/" + group.pods[0]
+			if others := len(group.pods) - 1; others > 0 {
+				who += fmt.Sprintf(" and %d more", others)
+			}
+			lines = append(lines, joined(who, group.what(f)))
+		}
+	}
+	for i, line := range lines {
 		if i == maxTargets {
-			fmt.Fprintf(w, "  and %d more (-o json has them)\n", len(found.Waits)-maxTargets)
+			fmt.Fprintf(w, "  and %s (-o json has them)\n", plural(len(lines)-maxTargets, "more reason"))
 			return
 		}
-		fmt.Fprintf(w, "  %s\n", joined(shown(one.Object), string(one.Blocker.Code)+": "+one.Blocker.Message))
+		fmt.Fprintf(w, "  %s\n", line)
 	}
 }
 

@@ -7,8 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -61,7 +59,7 @@ func TestCommands(t *testing.T) {
 			continue
 		}
 		ran++
-		steps := stepsOf(page)
+		steps := pages.Steps(page)
 		commands += len(steps)
 		t.Run(page.Path, func(t *testing.T) { w.runPage(t, page, steps, bin) })
 	}
@@ -98,7 +96,7 @@ func inRoot(t *testing.T, args ...string) {
 	require.NoErrorf(t, err, "%s", out)
 }
 
-func (w *world) runPage(t *testing.T, page pages.Page, steps []step, bin string) {
+func (w *world) runPage(t *testing.T, page pages.Page, steps []pages.Step, bin string) {
 	namespace := "docs-" + strings.TrimSuffix(strings.ToLower(filepath.Base(page.Path)), ".md")
 	w.namespace(t, namespace)
 	t.Cleanup(func() { w.clear(t, namespace) })
@@ -107,7 +105,7 @@ func (w *world) runPage(t *testing.T, page pages.Page, steps []step, bin string)
 	printed := outputs(out)
 	if err != nil {
 		last := min(max(len(printed)-1, 0), len(steps)-1)
-		t.Fatalf("%s:%d: %s\n%v; it printed\n%s", page.Path, steps[last].line, steps[last].command, err, printed[last])
+		t.Fatalf("%s:%d: %s\n%v; it printed\n%s", page.Path, steps[last].Line, steps[last].Command, err, printed[last])
 	}
 	require.Len(t, printed, len(steps))
 	if *fill {
@@ -115,8 +113,8 @@ func (w *world) runPage(t *testing.T, page pages.Page, steps []step, bin string)
 		return
 	}
 	for i, s := range steps {
-		if line := missing(s.shown, printed[i]); line != "" {
-			t.Errorf("%s:%d: %s\ndid not print, or not in this order,\n%s\nbut\n%s", page.Path, s.line, s.command, line,
+		if line := pages.Missing(s.Shown, printed[i]); line != "" {
+			t.Errorf("%s:%d: %s\ndid not print, or not in this order,\n%s\nbut\n%s", page.Path, s.Line, s.Command, line,
 				printed[i])
 		}
 	}
@@ -152,18 +150,18 @@ func (w *world) run(t *testing.T, namespace, bin, script string) (string, error)
 const marker = "@@@ step"
 
 // script runs the steps one after the other, in one shell, and stops at the first that does not end as the page shows.
-func script(steps []step) string {
+func script(steps []pages.Step) string {
 	var b strings.Builder
 	b.WriteString("set -eu -o pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n") // what a page leaves running
 	for _, s := range steps {
 		fmt.Fprintf(&b, "echo '%s'\n", marker)
-		command := strings.TrimSpace(s.command)
+		command := strings.TrimSpace(s.Command)
 		if other, ok := instead[command]; ok {
 			command = other
 		}
 		switch {
 		case elsewhere[command] != "":
-		case s.failsByDesign():
+		case s.FailsByDesign():
 			fmt.Fprintf(&b, "if %s; then echo 'it succeeded, and the page shows an error'; exit 1; fi\n", command)
 		case strings.Contains(command, "--watch"): // ends when its reader has seen enough
 			fmt.Fprintf(&b, "timeout 5 %s || [ $? = 124 ]\n", command)
@@ -201,20 +199,12 @@ func (w *world) clear(t *testing.T, namespace string) {
 }
 
 // filled writes into the page what commands printed whose output it shows as "?".
-func filled(t *testing.T, page pages.Page, steps []step, printed []string) {
+func filled(t *testing.T, page pages.Page, steps []pages.Step, printed []string) {
 	t.Helper()
 	path := filepath.Join(root, page.Path)
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
-	lines := strings.Split(string(content), "\n")
-	for i, s := range slices.Backward(steps) {
-		if !slices.Equal(s.shown, []string{"?"}) {
-			continue
-		}
-		at := s.line + strings.Count(s.command, "\n") // the "?", from 0
-		lines = slices.Replace(lines, at, at+1, strings.Split(strings.TrimRight(printed[i], "\n "), "\n")...)
-	}
-	text := regexp.MustCompile(`(?m)[ \t]+$`).ReplaceAllString(strings.Join(lines, "\n"), "")
+	text := pages.Fill(string(content), steps, printed)
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 }
 

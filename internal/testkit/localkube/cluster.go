@@ -319,11 +319,14 @@ func (c *Cluster) Processes() map[string]int {
 	return pids
 }
 
+// KubectlPath is the kubectl of the cluster's version.
+func (c *Cluster) KubectlPath() string { return filepath.Join(c.AssetsDir, binaries.Kubectl) }
+
 // Kubectl runs kubectl as administrator and returns its standard output. The
 // error of a failed run holds its standard error.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 	flags := []string{"--kubeconfig", c.AdminKubeconfig, "--cache-dir", filepath.Join(c.Dir, "kubectl-cache")}
-	cmd := exec.CommandContext(ctx, filepath.Join(c.AssetsDir, binaries.Kubectl), append(flags, args...)...)
+	cmd := exec.CommandContext(ctx, c.KubectlPath(), append(flags, args...)...)
 	cmd.Env = append(childEnvironment(), "KUBERC=off") // no personal defaults and aliases
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

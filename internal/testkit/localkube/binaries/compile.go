@@ -20,7 +20,7 @@ import (
 
 const (
 	// bytesPerCPUSecond is how much source a core compiles in a second, before it is known of the machine at hand.
-	bytesPerCPUSecond = 100_000
+	bytesPerCPUSecond = 70_000
 	// priorPart is the part of the whole work for which that guess counts, against what is seen.
 	priorPart = 0.05
 	// perPackage is what a package costs beside its source, as bytes.
