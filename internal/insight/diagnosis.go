@@ -134,7 +134,7 @@ func (x *index) leftovers(where string, d *Diagnosis) {
 		d.Add(LevelWarning, "leftovers",
 			fmt.Sprintf("%d Pods lack the readiness gate %s: no operation can take them out of service first", noGate,
 				podops.ServiceReadyCondition),
-			"they are from before webhook-server; create them anew")
+			"they are from before webhook-server; re-create them")
 	}
 	if deleting > 0 {
 		d.Add(LevelWarning, "leftovers", fmt.Sprintf("%d Pods should be gone and are not", deleting),

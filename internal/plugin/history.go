@@ -250,7 +250,7 @@ func writeHistory(w io.Writer, h history, now time.Time) {
 		case *e.InPlace:
 			how = "in place"
 		default:
-			how = "anew: " + strings.Join(e.Fields, ", ")
+			how = "re-created: " + strings.Join(e.Fields, ", ")
 		}
 		marks := ""
 		if e.Current {

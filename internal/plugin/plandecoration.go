@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	// wayStays: it would have to be created anew, and no controller does that.
+	// wayStays: it would have to be re-created, and no controller does that.
 	wayStays way = "stays"
-	// wayKeptBack: it would have to be created anew, and a new Pod gets the revision before.
+	// wayKeptBack: it would have to be re-created, and a new Pod gets the revision before.
 	wayKeptBack way = "keptBack"
 	// wayUnmanaged: the Pod takes no part in the lifecycle.
 	wayUnmanaged way = "unmanaged"
@@ -377,7 +377,7 @@ func waysText(ways map[way]int) string {
 		way  way
 		text string
 	}{
-		{wayInPlace, "changed in place"}, {wayRecreate, "created anew"}, {wayReplace, "replaced by new ones"},
+		{wayInPlace, "changed in place"}, {wayRecreate, "re-created"}, {wayReplace, "replaced by new ones"},
 		{wayRefused, "not updated (InPlaceOnly)"}, {wayStays, "not updated (no controller re-creates them)"},
 		{wayKeptBack, "not updated (a new Pod would get the older revision)"},
 		{wayUnmanaged, "not updated (outside the lifecycle)"},

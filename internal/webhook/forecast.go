@@ -110,7 +110,7 @@ func (f *forecaster) announce(set *appsv1alpha1.CollaSet, change revision.Change
 	case strategy.PodUpdatePolicy == appsv1alpha1.PodUpdateInPlaceOnly && !f.renews:
 		return []string{listed(pods+" will not be updated (InPlaceOnly) because of ", forcing)}
 	default:
-		return []string{listed(pods+" will be created anew because of ", forcing)}
+		return []string{listed(pods+" will be re-created because of ", forcing)}
 	}
 }
 

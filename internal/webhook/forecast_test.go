@@ -38,15 +38,15 @@ func TestWhatComesIsAnnounced(t *testing.T) {
 		"an image with InPlaceOnly": {policy("InPlaceOnly") + image, ""},
 		"a partition holds some back": {
 			`{op: add, path: /spec/updateStrategy, value: {rollingUpdate: {byPartition: {partition: 50%}}}}, ` + env,
-			"1 Pod will be created anew because of template.spec.containers[main].env",
+			"1 Pod will be re-created because of template.spec.containers[main].env",
 		},
 		"a partition holds all back": {`{op: add, path: /spec/updateStrategy, value: {rollingUpdate: {byPartition: {partition: 3}}}}, ` + env, ""},
 		"by label": {
 			`{op: add, path: /spec/updateStrategy, value: {rollingUpdate: {byLabel: {}}}}, ` + env,
-			"Pods with the label collaset.kusionstack.io/update-included will be created anew because of " +
+			"Pods with the label collaset.kusionstack.io/update-included will be re-created because of " +
 				"template.spec.containers[main].env",
 		},
-		"an environment variable": {env, "3 Pods will be created anew because of template.spec.containers[main].env"},
+		"an environment variable": {env, "3 Pods will be re-created because of template.spec.containers[main].env"},
 		"an environment variable with InPlaceOnly": {
 			policy("InPlaceOnly") + env,
 			"3 Pods will not be updated (InPlaceOnly) because of template.spec.containers[main].env",
@@ -56,17 +56,17 @@ func TestWhatComesIsAnnounced(t *testing.T) {
 			env +
 				`, {op: add, path: /spec/template/spec/containers/0/args, value: [a]}, {op: add, path: /spec/template/spec/containers/0/command, value: [a]},
 			{op: add, path: /spec/template/spec/containers/0/workingDir, value: /a}`,
-			"3 Pods will be created anew because of template.spec.containers[main].args, template.spec.containers[main].command and 2 more",
+			"3 Pods will be re-created because of template.spec.containers[main].args, template.spec.containers[main].command and 2 more",
 		},
 		"nothing of the template": {`{op: add, path: /spec/replicas, value: 2}`, ""},
 		"an annotation":           {`{op: add, path: /spec/template/metadata/annotations, value: {note: b}}`, ""},
 		"an annotation that restarts": {
 			`{op: add, path: /spec/template/metadata/annotations, value: {checksum/config: bbbb}}`,
-			"3 Pods will be created anew because of template.metadata.annotations[checksum/config]",
+			"3 Pods will be re-created because of template.metadata.annotations[checksum/config]",
 		},
 		"a variable of Reloader": {
 			`{op: add, path: /spec/template/spec/containers/0/env/-, value: {name: STAKATER_APP_CONFIGMAP, value: bbbb}}`,
-			"3 Pods will be created anew because of template.spec.containers[main].env",
+			"3 Pods will be re-created because of template.spec.containers[main].env",
 		},
 		"defaults spelled out": {
 			`{op: add, path: /spec/template/spec/securityContext, value: {}}, {op: add, path: /spec/template/spec/restartPolicy, value: Always},
@@ -81,7 +81,7 @@ func TestWhatComesIsAnnounced(t *testing.T) {
 		"another claim, which is not kept": {
 			`{op: add, path: /spec/volumeClaimTemplates/0/spec/storageClassName, value: fast},
 			{op: add, path: /spec/scaleStrategy, value: {persistentVolumeClaimRetentionPolicy: {whenTemplateChanged: Delete}}}`,
-			"3 Pods will be created anew because of volumeClaimTemplates[data]",
+			"3 Pods will be re-created because of volumeClaimTemplates[data]",
 		},
 	} {
 		t.Run(title, func(t *testing.T) {
@@ -106,18 +106,18 @@ func TestWhatComesIsAnnounced(t *testing.T) {
 	for title, tc := range map[string]struct{ patch, want string }{
 		"an image of a sidecar, as Kuperator v0.7 has it": {
 			`{op: add, path: /spec/template/spec/initContainers, value: [{name: setup, image: "setup:1"}]}`,
-			"3 Pods will be created anew because of template.spec.initContainers",
+			"3 Pods will be re-created because of template.spec.initContainers",
 		},
 		"a variable with InPlaceOnly": {policy("InPlaceOnly") + env,
-			"3 Pods will be created anew because of template.spec.containers[main].env"},
+			"3 Pods will be re-created because of template.spec.containers[main].env"},
 		"a larger claim": {`{op: replace, path: /spec/volumeClaimTemplates/0/spec/resources/requests/storage, value: 2Gi}`,
-			"3 Pods will be created anew because of volumeClaimTemplates[data]"},
+			"3 Pods will be re-created because of volumeClaimTemplates[data]"},
 		"a larger claim that is kept": {
 			`{op: replace, path: /spec/volumeClaimTemplates/0/spec/resources/requests/storage, value: 2Gi},
 			{op: add, path: /spec/scaleStrategy, value: {persistentVolumeClaimRetentionPolicy: {whenTemplateChanged: Retain}}}`, "",
 		},
 		"another claim": {`{op: add, path: /spec/volumeClaimTemplates/0/spec/storageClassName, value: fast}`,
-			"3 Pods will be created anew because of volumeClaimTemplates[data]"},
+			"3 Pods will be re-created because of volumeClaimTemplates[data]"},
 	} {
 		t.Run("with --compatibility, "+title, func(t *testing.T) {
 			was := old(t)

@@ -307,7 +307,7 @@ func TestWebhookServer(t *testing.T) {
 		for _, tc := range []struct{ container, said string }{
 			{`{"name":"main","image":"web:2","fieldOfTomorrow":true}`, ""}, // the normal case
 			{`{"name":"main","image":"web:2","fieldOfTomorrow":true,"env":[{"name":"A","value":"other"}]}`,
-				"3 Pods will be created anew because of template.spec.containers[main].env"},
+				"3 Pods will be re-created because of template.spec.containers[main].env"},
 		} {
 			patch := `{"spec":{"template":{"spec":{"containers":[` + tc.container + `]}}}}`
 			_, err = resource.Patch(t.Context(), set.GetName(), types.MergePatchType, []byte(patch),
