@@ -26,6 +26,7 @@ import {
   splitNext,
   untilNow,
 } from "./dom.js";
+import { showActions } from "./actions.js";
 import { draw, drawNow, hideTip, legend, meaning, readPalette, size, states, swatch, unwatch, watch } from "./cells.js";
 
 const cardsAtOnce = 12,
@@ -941,7 +942,10 @@ function renderOne() {
   $("back").textContent = isOfMany ? `← Workloads of namespace ${namespace}` : "← All workloads";
   $("one-none").hidden = Boolean(w);
   $("one-title").textContent = w ? `${w.meta.kind} ${nameOf(w.meta)}` : `${namespace}/${name}`;
-  if (!w) return dropOne();
+  if (!w) {
+    $("acts").hidden = true;
+    return dropOne();
+  }
   if (one?.address !== address) {
     dropOne();
     one = {
@@ -958,6 +962,7 @@ function renderOne() {
   }
   one.card.w = w;
   update(one.card);
+  showActions(w.meta, fleet.about.actions);
   $("one-details").replaceChildren(
     ...(one.error
       ? [part("No answer", el("p", {}, one.error))]
@@ -1308,7 +1313,7 @@ function closeWhy() {
 }
 $("why-close").addEventListener("click", closeWhy);
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") {
+  if (event.key === "Escape" && !$("confirm").open) {
     hideTip();
     if (asked) closeWhy();
   }
