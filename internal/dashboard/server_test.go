@@ -95,8 +95,10 @@ func get(t *testing.T, url string, change ...func(*http.Request)) *http.Response
 func TestThePageIsServedWhole(t *testing.T) {
 	url := serve(t, &told{})
 	for path, kind := range map[string]string{"/": "text/html", "/app.js": "text/javascript",
-		"/actions.js": "text/javascript",
-		"/cells.js":   "text/javascript", "/dom.js": "text/javascript", "/theme.js": "text/javascript", "/style.css": "text/css",
+		"/actions.js": "text/javascript", "/cards.js": "text/javascript", "/overview.js": "text/javascript",
+		"/parts.js": "text/javascript", "/state.js": "text/javascript", "/why.js": "text/javascript",
+		"/workload.js": "text/javascript",
+		"/cells.js":    "text/javascript", "/dom.js": "text/javascript", "/theme.js": "text/javascript", "/style.css": "text/css",
 		"/icon.svg": "image/svg+xml"} {
 		response := get(t, url+path)
 		assert.Equal(t, http.StatusOK, response.StatusCode, path)
