@@ -60,7 +60,7 @@ func TestActionsInABrowser(t *testing.T) {
 			`[...document.querySelectorAll("#acts button")].map((b) => b.textContent).join(" ")`))
 		assert.Equal(t, "Undo", value(
 			`[...document.querySelectorAll("#acts button[aria-disabled=true]")].map((b) => b.textContent).join(" ")`))
-		assert.Equal(t, "Not undo: You may not patch collasets.apps.kusionstack.io in namespace shop; "+
+		assert.Equal(t, "Undo: you may not patch collasets.apps.kusionstack.io in namespace shop; "+
 			"the role edit has that right.", value(`document.querySelector("#acts-refused").innerText`))
 		page.Do(t, browser.Click(`[data-id="act/undo"]`))
 		assert.True(t, browser.Value[bool](t, page, closed))

@@ -232,11 +232,15 @@ func (f *fleetSource) Details(ctx context.Context, workload insight.Ref) (insigh
 	if err != nil {
 		return insight.Details{}, err
 	}
+	ofPods, err := f.s.podWarnings(ctx, workload.Namespace, &facts)
+	if err != nil {
+		return insight.Details{}, err
+	}
 	revisions, err := f.revisions(ctx, workload, &facts)
 	if err != nil {
 		return insight.Details{}, err
 	}
-	details, found := insight.DetailsOf(facts, workload, revisions, events)
+	details, found := insight.DetailsOf(facts, workload, revisions, events, ofPods)
 	if !found {
 		return details, notThere(&facts, workload)
 	}

@@ -123,7 +123,7 @@ function renderOffer(problem) {
     if (refused) byReason.set(refused, [...(byReason.get(refused) || []), verb]);
   $("acts-refused").replaceChildren(
     problem,
-    ...[...byReason].map(([why, verbs]) => div(`Not ${verbs.join(", ")}: `, sentences(why))),
+    ...[...byReason].map(([why, verbs]) => div(`${verbs.map(label).join(", ")}: ${why.replace(/[^.!?]$/, "$&.")}`)),
   );
 }
 

@@ -217,6 +217,23 @@ function details(d, m) {
             ),
           )
         : el("p", { class: "quiet" }, "None within the last hour or so."),
+      d.podEvents?.length
+        ? [
+            el("h3", {}, "Warnings about its Pods"),
+            rows(
+              d.podEvents.map((e) =>
+                li(
+                  whyButton("Pod", m.namespace, e.pod),
+                  ": ",
+                  el("span", { class: "code" }, e.reason),
+                  ` ${e.count > 1 ? `×${e.count} ` : ""}`,
+                  e.message,
+                  past(e.last),
+                ),
+              ),
+            ),
+          ]
+        : "",
       (d.gaps || []).map((g) =>
         el(
           "p",
