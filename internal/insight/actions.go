@@ -64,7 +64,7 @@ func Actions(set *appsv1alpha1.CollaSet, back *Revision) []Action {
 	}
 	if back != nil {
 		a := add(VerbUndo, fmt.Sprintf("the template of revision %d (%s) is put back%s", back.Revision, back.Name,
-			listed(": ", back.Images)), goingBack(set, back), deferred(set), "change your manifests as well")
+			listed(": ", back.Images)), goingBack(set, back), whilePaused(set), "change your manifests as well")
 		a.Revision = back.Revision
 		a.Command += fmt.Sprintf(" --to-revision=%d", back.Revision)
 	}
@@ -193,6 +193,14 @@ func deferred(set *appsv1alpha1.CollaSet) string {
 		return "it is paused, and begins when it is resumed"
 	}
 	return ""
+}
+
+// whilePaused is what a pause does to an undo: Pods under way go back within their operation.
+func whilePaused(set *appsv1alpha1.CollaSet) string {
+	if set.Spec.Paused && set.Status.OperatingReplicas > 0 {
+		return "it is paused: Pods on which an operation has begun go back within it, and the others when it is resumed"
+	}
+	return deferred(set)
 }
 
 // recreated is which Pods a restart takes.

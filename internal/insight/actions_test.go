@@ -116,6 +116,9 @@ func TestActions(t *testing.T) {
 			want: []string{resume + " 9 Pods are still to get revision web-2, as fast as rules and maxUnavailable let them.",
 				undo + " 1 of 10 Pods goes back, re-created because of template.spec.hostNetwork. It is paused, and begins " +
 					"when it is resumed." + change, restart + joins}},
+		"back while it is paused, with Pods under way": {set: all(paused, updated(10), operating(1)), back: first(0, nil),
+			want: []string{resume, undo + " 10 of 10 Pods go back. It is paused: Pods on which an operation has begun go back " +
+				"within it, and the others when it is resumed." + change, restart + joins}},
 		"back before any Pod": {set: updated(0), back: first(10, nil), want: []string{
 			pause + " None of 10 Pods has the new revision web-2 yet.",
 			undo + " No Pod is changed by that." + change, restart + joins}},

@@ -236,6 +236,8 @@ func TestABrowserActs(t *testing.T) {
 	assert.Equal(t, "true", w.kubectl(t, ns, "get", "collaset", "web", "-o", "jsonpath={.spec.paused}"))
 	press("undo")
 	page.Becomes(t, `document.querySelector("#acts-result").innerText.includes("goes back to revision 1")`)
+	w.waitServing(t, ns, "web", 4, image1) // those under way go back although it is paused, as the confirmation says
 	press("resume")
-	w.waitServing(t, ns, "web", 4, image1)
+	page.Becomes(t, `document.querySelector("#acts-result").innerText.startsWith("collaset/web resumed.")`)
+	assert.Empty(t, w.kubectl(t, ns, "get", "collaset", "web", "-o", "jsonpath={.spec.paused}"))
 }
