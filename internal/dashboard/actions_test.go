@@ -124,9 +124,12 @@ func TestOnlyThePageGivesOrders(t *testing.T) {
 		body   string
 		want   int
 	}{
-		"not by GET":             {change: method(http.MethodGet), want: http.StatusMethodNotAllowed},
-		"not by PUT":             {change: method(http.MethodPut), want: http.StatusMethodNotAllowed},
-		"not for another host":   {change: func(r *http.Request) { r.Host = "evil.example.com" + port }, want: forbidden},
+		"not by GET": {change: method(http.MethodGet), want: http.StatusMethodNotAllowed},
+		"not by PUT": {change: method(http.MethodPut), want: http.StatusMethodNotAllowed},
+		"not for another host": {change: func(r *http.Request) { // which a site has point here
+			r.Host = "evil.example.com" + port
+			r.Header.Set("Origin", "http://"+r.Host)
+		}, want: forbidden},
 		"not from another site":  {change: header("Origin", "https://evil.example.com"), want: forbidden},
 		"not from another port":  {change: header("Origin", "http://127.0.0.1:1"), want: forbidden},
 		"not from another name":  {change: header("Origin", "http://localhost"+port), want: forbidden},
@@ -140,8 +143,8 @@ func TestOnlyThePageGivesOrders(t *testing.T) {
 		"not as anything":        {change: header("Content-Type", ""), want: mediaType},
 		"not without a version":  {body: strings.Replace(pauseWeb, "uid/2", "", 1), want: http.StatusBadRequest},
 		"not without a verb":     {body: strings.Replace(pauseWeb, "pause", "", 1), want: http.StatusBadRequest},
-		"not with other fields":  {body: strings.Replace(pauseWeb, "verb", "force", 1), want: http.StatusBadRequest},
-		"not by pages of text":   {body: `"` + strings.Repeat("a", maxOrder) + `"`, want: http.StatusBadRequest},
+		"not with other fields":  {body: strings.Replace(pauseWeb, "{", `{"force":true,`, 1), want: http.StatusBadRequest},
+		"not by pages of text":   {body: strings.Repeat(" ", maxOrder) + pauseWeb, want: http.StatusBadRequest},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.body == "" {
