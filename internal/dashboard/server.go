@@ -35,6 +35,8 @@ type Scope struct {
 	Context string `json:"context,omitempty"`
 	// System is the namespace that the suite is installed in.
 	System string `json:"system,omitempty"`
+	// Actions is true if the page may act, for who has the token.
+	Actions bool `json:"actions,omitempty"`
 	// Flags are what a command that is copied from the page needs to reach the same cluster; empty if it needs none.
 	Flags string `json:"flags,omitempty"`
 }
@@ -44,6 +46,8 @@ type Server struct {
 	source Source
 	scope  Scope
 	files  http.Handler
+	actor  Actor  // nil: it only reads
+	token  string // of this run
 
 	mu      sync.Mutex
 	parts   Parts // nil before the first picture
@@ -98,11 +102,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
 	switch {
+	case !local(r.Host):
+		http.Error(w, "open this page as http://127.0.0.1 or http://localhost", http.StatusForbidden)
+	case s.actor != nil && r.URL.Path == actPath:
+		s.act(w, r)
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		h.Set("Allow", "GET, HEAD")
 		http.Error(w, "this page only reads", http.StatusMethodNotAllowed)
-	case !local(r.Host):
-		http.Error(w, "open this page as http://127.0.0.1 or http://localhost", http.StatusForbidden)
+	case s.actor != nil && r.URL.Path == "/api/actions":
+		s.offer(w, r)
 	case r.URL.Path == "/api/fleet":
 		s.stream(w, r)
 	case r.URL.Path == "/api/why":
@@ -181,8 +189,12 @@ func answer[T any](
 		http.Error(w, err.Error(), http.StatusBadGateway)
 		return
 	}
+	reply(w, found)
+}
+
+func reply(w http.ResponseWriter, value any) {
 	w.Header().Set("Content-Type", "application/json")
-	if err := json.NewEncoder(w).Encode(found); err != nil {
+	if err := json.NewEncoder(w).Encode(value); err != nil {
 		return // the reader is gone
 	}
 }

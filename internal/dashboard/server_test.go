@@ -53,8 +53,18 @@ func (s *told) Details(_ context.Context, workload insight.Ref) (insight.Details
 // serve runs a server on a free port of this machine.
 func serve(t *testing.T, source *told) string {
 	t.Helper()
+	return serveFor(t, source, nil)
+}
+
+// serveFor is serve of a page that acts, unless actor is nil. The address has the token then, as the terminal shows it.
+func serveFor(t *testing.T, source *told, actor Actor) string {
+	t.Helper()
 	s, err := New(source, Scope{Text: "namespace shop", Context: "kind-prod", Flags: "--context=kind-prod"})
 	require.NoError(t, err)
+	fragment := ""
+	if actor != nil {
+		fragment = "/#token=" + s.Allow(actor)
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -66,7 +76,7 @@ func serve(t *testing.T, source *told) string {
 		web.Close()
 		<-done
 	})
-	return web.URL
+	return web.URL + fragment
 }
 
 func get(t *testing.T, url string, change ...func(*http.Request)) *http.Response {
@@ -85,7 +95,10 @@ func get(t *testing.T, url string, change ...func(*http.Request)) *http.Response
 func TestThePageIsServedWhole(t *testing.T) {
 	url := serve(t, &told{})
 	for path, kind := range map[string]string{"/": "text/html", "/app.js": "text/javascript",
-		"/cells.js": "text/javascript", "/dom.js": "text/javascript", "/theme.js": "text/javascript", "/style.css": "text/css",
+		"/actions.js": "text/javascript", "/cards.js": "text/javascript", "/overview.js": "text/javascript",
+		"/parts.js": "text/javascript", "/state.js": "text/javascript", "/why.js": "text/javascript",
+		"/workload.js": "text/javascript",
+		"/cells.js":    "text/javascript", "/dom.js": "text/javascript", "/theme.js": "text/javascript", "/style.css": "text/css",
 		"/icon.svg": "image/svg+xml"} {
 		response := get(t, url+path)
 		assert.Equal(t, http.StatusOK, response.StatusCode, path)

@@ -204,8 +204,16 @@ type Details struct {
 	Decorations []string `json:"decorations,omitempty"`
 	// Drains are its Pods that leave a node.
 	Drains []Leaving `json:"drains,omitempty"`
+	// PodEvents are the newest Warnings about its Pods, newest first.
+	PodEvents []PodEvent `json:"podEvents,omitempty"`
 	// OnEviction is what an eviction does to its Pods: spec.disruption.onEviction.
 	OnEviction string `json:"onEviction,omitempty"`
+}
+
+// PodEvent is an event about a Pod.
+type PodEvent struct {
+	Pod string `json:"pod"`
+	Event
 }
 
 // Leaving is a Pod that leaves its node.
@@ -221,8 +229,9 @@ type Leaving struct {
 // maxEvents bounds the events of Details.
 const maxEvents = 20
 
-// DetailsOf says what there is to know about one workload. False: the facts have no such workload.
-func DetailsOf(f Facts, ref Ref, revisions []Revision, events []corev1.Event) (Details, bool) {
+// DetailsOf says what there is to know about one workload. events are about it, ofPods about Pods of its namespace.
+// False: the facts have no such workload.
+func DetailsOf(f Facts, ref Ref, revisions []Revision, events, ofPods []corev1.Event) (Details, bool) {
 	x := newIndex(&f)
 	answer, found := x.whyWorkload(ref, events)
 	if !found {
@@ -247,6 +256,7 @@ func DetailsOf(f Facts, ref Ref, revisions []Revision, events []corev1.Event) (D
 			d.Drains = append(d.Drains, *l)
 		}
 	}
+	d.PodEvents = podEvents(ofPods, names)
 	slices.Sort(d.Decorations)
 	d.Decorations = slices.Compact(d.Decorations)
 	slices.SortFunc(d.Drains, func(a, b Leaving) int { return strings.Compare(a.Pod, b.Pod) })
@@ -265,6 +275,19 @@ func DetailsOf(f Facts, ref Ref, revisions []Revision, events []corev1.Event) (D
 		d.OnEviction = string(set.Spec.Disruption.OnEviction)
 	}
 	return d, true
+}
+
+// podEvents are the newest Warnings about the Pods of these names, newest first.
+func podEvents(events []corev1.Event, pods map[string]bool) []PodEvent {
+	var found []PodEvent
+	for i := range events {
+		e := &events[i]
+		if e.Type == corev1.EventTypeWarning && pods[e.InvolvedObject.Name] {
+			found = append(found, PodEvent{e.InvolvedObject.Name, eventOf(e)})
+		}
+	}
+	slices.SortStableFunc(found, func(a, b PodEvent) int { return newerFirst(a.Event, b.Event) })
+	return found[:min(len(found), maxEvents)]
 }
 
 // leaving is what a drain of the Pod's node, or an eviction, asks of it; nil if they ask nothing.

@@ -166,9 +166,17 @@ func TestDetails(t *testing.T) {
 	facts.CollaSets[0].Spec.Disruption = &appsv1alpha1.Disruption{OnEviction: "Replace"}
 	events := []corev1.Event{{Type: corev1.EventTypeNormal, Reason: "Started"},
 		{Type: corev1.EventTypeWarning, Reason: "Failed"}}
+	ofPods := []corev1.Event{
+		{Type: corev1.EventTypeWarning, Reason: "Failed", Count: 3, LastTimestamp: metav1.NewTime(facts.Now.Add(-time.Hour))},
+		{Type: corev1.EventTypeWarning, Reason: "BackOff", LastTimestamp: metav1.NewTime(facts.Now)},
+		{Type: corev1.EventTypeNormal, Reason: "Pulled"}, {Type: corev1.EventTypeWarning, Reason: "Failed"}}
+	for i := range ofPods {
+		ofPods[i].InvolvedObject = corev1.ObjectReference{Kind: "Pod", Name: pod.Name}
+	}
+	ofPods[3].InvolvedObject.Name = "db-a"
 	revisions := []insight.Revision{{Revision: 1, Name: "web-1"}}
 	ref := insight.Ref{Kind: "CollaSet", Namespace: "shop", Name: "web"}
-	d, found := insight.DetailsOf(facts, ref, revisions, events)
+	d, found := insight.DetailsOf(facts, ref, revisions, events, ofPods)
 	require.True(t, found)
 	require.Equal(t, revisions, d.Revisions)
 	require.Equal(t, []string{"restart-web"}, d.Jobs)
@@ -177,9 +185,13 @@ func TestDetails(t *testing.T) {
 	require.Equal(t, "Replace", d.OnEviction)
 	require.Len(t, d.Events, 2)
 	require.True(t, d.Events[0].Normal)
+	require.Len(t, d.PodEvents, 2, "no normal ones, and none of other workloads")
+	require.Equal(t, insight.PodEvent{Pod: pod.Name, Event: insight.Event{Reason: "BackOff", Count: 1, Last: &facts.Now}},
+		d.PodEvents[0])
+	require.Equal(t, "Failed", d.PodEvents[1].Reason)
 	require.NotNil(t, d.Blocker)
 
 	ref.Name = "nothing"
-	_, found = insight.DetailsOf(facts, ref, nil, nil)
+	_, found = insight.DetailsOf(facts, ref, nil, nil, nil)
 	require.False(t, found)
 }

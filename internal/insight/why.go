@@ -203,31 +203,33 @@ func warnings(events []corev1.Event) []Event {
 func newest(events []corev1.Event, n int, wanted func(*corev1.Event) bool) []Event {
 	var found []Event
 	for i := range events {
-		e := &events[i]
-		if !wanted(e) {
-			continue
+		if e := &events[i]; wanted(e) {
+			found = append(found, eventOf(e))
 		}
-		last := e.LastTimestamp.Time
-		if last.IsZero() {
-			last = e.EventTime.Time
-		}
-		if e.Series != nil && e.Series.LastObservedTime.After(last) {
-			last = e.Series.LastObservedTime.Time
-		}
-		count := max(e.Count, 1)
-		if e.Series != nil {
-			count = e.Series.Count
-		}
-		found = append(found, Event{Reason: e.Reason, Message: e.Message, Count: count, Last: timeOf(last),
-			Normal: e.Type != corev1.EventTypeWarning, From: cmp.Or(e.ReportingController, e.Source.Component)})
 	}
-	slices.SortStableFunc(found, func(a, b Event) int {
-		switch {
-		case a.Last == nil || b.Last == nil:
-			return 0
-		default:
-			return b.Last.Compare(*a.Last)
-		}
-	})
+	slices.SortStableFunc(found, newerFirst)
 	return found[:min(len(found), n)]
+}
+
+func eventOf(e *corev1.Event) Event {
+	last := e.LastTimestamp.Time
+	if last.IsZero() {
+		last = e.EventTime.Time
+	}
+	if e.Series != nil && e.Series.LastObservedTime.After(last) {
+		last = e.Series.LastObservedTime.Time
+	}
+	count := max(e.Count, 1)
+	if e.Series != nil {
+		count = e.Series.Count
+	}
+	return Event{Reason: e.Reason, Message: e.Message, Count: count, Last: timeOf(last),
+		Normal: e.Type != corev1.EventTypeWarning, From: cmp.Or(e.ReportingController, e.Source.Component)}
+}
+
+func newerFirst(a, b Event) int {
+	if a.Last == nil || b.Last == nil {
+		return 0
+	}
+	return b.Last.Compare(*a.Last)
 }

@@ -30,31 +30,38 @@ const (
 
 func (p *plugin) dashboardCommand() *cobra.Command {
 	var address string
-	var allNamespaces bool
+	var allNamespaces, actions bool
 	cmd := &cobra.Command{
 		Use:     "dashboard",
 		GroupID: groupLook,
 		Short:   "Show the fleet as a live page in a browser",
 		Long: `Show the fleet as a live page in a browser: workloads, their Pods by state, budgets, and what Pods wait for.
 
-The page is served on a loopback address of this machine, with the permissions of the user of this command. It is
-read-only, and is served until the command ends (Ctrl-C).`,
+The page is served on a loopback address of this machine, with the permissions of the user of this command, until the
+command ends (Ctrl-C). It is read-only.
+
+With --actions it pauses, resumes, promotes, undoes and restarts CollaSets as the commands of these names do, once you
+have confirmed what will happen. The address has a token then: who has it acts with your permissions.`,
 		Example: `  # One namespace
   kubectl kuperator dashboard -n shop
+  # With buttons to pause, resume, promote, undo and restart
+  kubectl kuperator dashboard -n shop --actions
   # The whole cluster, at a given address
   kubectl kuperator dashboard -A --address 127.0.0.1:8686`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return p.dashboard(cmd.Context(), address, allNamespaces)
+			return p.dashboard(cmd.Context(), address, allNamespaces, actions)
 		},
 	}
 	cmd.Flags().StringVar(&address, "address", "127.0.0.1:0",
 		"Loopback address to serve at, host:port. Port 0: a free port.")
 	cmd.Flags().BoolVarP(&allNamespaces, "all-namespaces", "A", false, "Show all namespaces.")
+	cmd.Flags().BoolVar(&actions, "actions", false,
+		"Let the page pause, resume, promote, undo and restart CollaSets, each after a confirmation.")
 	return cmd
 }
 
-func (p *plugin) dashboard(ctx context.Context, address string, allNamespaces bool) error {
+func (p *plugin) dashboard(ctx context.Context, address string, allNamespaces, actions bool) error {
 	if p.output != "" {
 		return errors.New("dashboard is for eyes: for -o use kubectl kuperator status --watch")
 	}
@@ -73,9 +80,15 @@ func (p *plugin) dashboard(ctx context.Context, address string, allNamespaces bo
 	if _, err := s.facts(ctx, namespace); err != nil { // tell at once what can never work
 		return err
 	}
-	page, err := dashboard.New(&fleetSource{s: s, namespace: namespace}, scope)
+	source := &fleetSource{s: s, namespace: namespace}
+	page, err := dashboard.New(source, scope)
 	if err != nil {
 		return err
+	}
+	fragment, acts := "", ""
+	if actions { // a browser does not send what follows #, and so the token is in no log
+		fragment = "/#token=" + page.Allow(&pageActor{p: p, source: source})
+		acts = " and acts with your permissions, for who has this address"
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
@@ -85,7 +98,7 @@ func (p *plugin) dashboard(ctx context.Context, address string, allNamespaces bo
 		BaseContext: func(net.Listener) context.Context { return ctx }}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
-	fmt.Fprintf(p.Out, "http://%s shows %s. Ctrl-C ends it.\n", listener.Addr(), scope.Text)
+	fmt.Fprintf(p.Out, "http://%s%s shows %s%s. Ctrl-C ends it.\n", listener.Addr(), fragment, scope.Text, acts)
 	s.keep(ctx, page)
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
@@ -177,10 +190,18 @@ func (f *fleetSource) Watch(ctx context.Context, seen func(insight.Fleet)) error
 	})
 }
 
+// shows is an error for what the page does not show.
+func (f *fleetSource) shows(subject insight.Ref) error {
+	if f.namespace != "" && subject.Namespace != f.namespace {
+		return fmt.Errorf("this page shows namespace %s", f.namespace)
+	}
+	return nil
+}
+
 // now are the facts of the watches, so that no question reads ten thousand Pods.
 func (f *fleetSource) now(ctx context.Context, subject insight.Ref) (insight.Facts, error) {
-	if f.namespace != "" && subject.Namespace != f.namespace {
-		return insight.Facts{}, fmt.Errorf("this page shows namespace %s", f.namespace)
+	if err := f.shows(subject); err != nil {
+		return insight.Facts{}, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -211,11 +232,15 @@ func (f *fleetSource) Details(ctx context.Context, workload insight.Ref) (insigh
 	if err != nil {
 		return insight.Details{}, err
 	}
+	ofPods, err := f.s.podWarnings(ctx, workload.Namespace, &facts)
+	if err != nil {
+		return insight.Details{}, err
+	}
 	revisions, err := f.revisions(ctx, workload, &facts)
 	if err != nil {
 		return insight.Details{}, err
 	}
-	details, found := insight.DetailsOf(facts, workload, revisions, events)
+	details, found := insight.DetailsOf(facts, workload, revisions, events, ofPods)
 	if !found {
 		return details, notThere(&facts, workload)
 	}

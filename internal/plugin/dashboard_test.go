@@ -12,9 +12,11 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	kubefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -82,6 +84,24 @@ func TestThePageAnswersFromWhatItWatches(t *testing.T) {
 	require.ErrorContains(t, err, "no Pods under the lifecycle")
 	_, err = f.Details(t.Context(), insight.Ref{Kind: "CollaSet", Namespace: "other", Name: "web"})
 	require.ErrorContains(t, err, "this page shows namespace shop")
+}
+
+// TestWarningsAboutPodsAreBounded: one request, and what it leaves out is told.
+func TestWarningsAboutPodsAreBounded(t *testing.T) {
+	kube := kubefake.NewClientset()
+	kube.PrependReactor("list", "events", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &corev1.EventList{ListMeta: metav1.ListMeta{Continue: "more"}, Items: []corev1.Event{{Reason: "A"}}}, nil
+	})
+	facts := insight.Facts{}
+	events, err := (&session{kube: kube}).podWarnings(t.Context(), "shop", &facts)
+	require.NoError(t, err)
+	assert.Len(t, events, 1)
+	assert.Len(t, kube.Actions(), 1)
+	require.Len(t, facts.Gaps, 1)
+	assert.Equal(t, "some warnings about its Pods", facts.Gaps[0].Unsaid)
+	list, isList := kube.Actions()[0].(clienttesting.ListAction)
+	require.True(t, isList)
+	assert.Equal(t, "involvedObject.kind=Pod,type=Warning", list.GetListRestrictions().Fields.String())
 }
 
 func TestDashboardRefusesWhatItCannotDo(t *testing.T) {

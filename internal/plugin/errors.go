@@ -49,6 +49,15 @@ func noNamespace(name string) error {
 var forbidden = regexp.MustCompile(
 	`cannot (\S+) resource "([^"]+)" in API group "([^"]*)"(?: in the namespace "([^"]+)"| at the cluster scope)`)
 
+// advisedError is an answer of the API server, with what its user can do about it.
+type advisedError struct {
+	error
+	advice string
+}
+
+func (e *advisedError) Error() string { return e.error.Error() + "\n" + e.advice }
+func (e *advisedError) Unwrap() error { return e.error }
+
 // advised adds to an error what its user can do about it. It is the one place for what the API server answers to any
 // command.
 func (p *plugin) advised(ctx context.Context, err error) error {
@@ -62,8 +71,8 @@ func (p *plugin) advised(ctx context.Context, err error) error {
 	case apierrors.IsNotFound(err) && p.lacksNamespace(ctx):
 		return noNamespace(p.session.namespace)
 	case strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'kuperator-operate"):
-		return fmt.Errorf("%w\nthe role kuperator-operate does not cover that; the role edit does "+
-			"(docs/kubectl-kuperator.md#permissions)", err)
+		return &advisedError{err, "the role kuperator-operate does not cover that; the role edit does " +
+			"(docs/kubectl-kuperator.md#permissions)"}
 	case apierrors.IsForbidden(err):
 		found := forbidden.FindStringSubmatch(err.Error())
 		if found == nil { // admission has refused it, not authorization
@@ -78,12 +87,12 @@ func (p *plugin) advised(ctx context.Context, err error) error {
 		if role == "" {
 			role = "no role of the suite has that right: a cluster administrator can grant it"
 		}
-		return fmt.Errorf("%w\nyou may not %s; %s (docs/kubectl-kuperator.md#permissions)", err, missing, role)
+		return &advisedError{err, "you may not " + missing + "; " + role + " (docs/kubectl-kuperator.md#permissions)"}
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("%w\nthe API server does not accept your credentials: log in again, or choose another --context",
-			err)
+		return &advisedError{err,
+			"the API server does not accept your credentials: log in again, or choose another --context"}
 	case apierrors.IsConflict(err):
-		return fmt.Errorf("%w\nanother client has changed it meanwhile: look again, and repeat the command", err)
+		return &advisedError{err, "another client has changed it meanwhile: look again, and repeat the command"}
 	}
 	return err
 }

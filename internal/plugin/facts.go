@@ -185,6 +185,21 @@ func (s *session) readNodes(ctx context.Context, _ string, f *insight.Facts) err
 	return nil
 }
 
+// podWarnings are Warnings about the Pods of a namespace, pageSize at most: they are read every few seconds while a
+// workload is looked at. If there are more, a gap tells.
+func (s *session) podWarnings(ctx context.Context, namespace string, f *insight.Facts) ([]corev1.Event, error) {
+	about := fields.Set{"involvedObject.kind": "Pod", "type": corev1.EventTypeWarning}.AsSelector().String()
+	list, err := s.kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: about, Limit: pageSize})
+	if err != nil {
+		return nil, tolerate(f, err, "list", "events", namespace, "warnings about its Pods")
+	}
+	if list.Continue != "" {
+		f.Gaps = append(f.Gaps, insight.Gap{What: "events in namespace " + namespace, Unsaid: "some warnings about its Pods",
+			Why: fmt.Sprintf("The namespace has more than %d, and no more are read.", pageSize)})
+	}
+	return list.Items, nil
+}
+
 // events are those about one object.
 func (s *session) events(ctx context.Context, ref insight.Ref, f *insight.Facts) ([]corev1.Event, error) {
 	var found []corev1.Event

@@ -57,7 +57,15 @@ The exit code is 0 if the job succeeds, 1 if it fails, and 130 if the command en
 					return fmt.Errorf("--%s is for a restart in place: add --in-place", flag)
 				}
 			}
-			return p.restart(cmd.Context(), args, dry)
+			s, set, err := p.setFor(cmd.Context(), args, dry)
+			if err != nil {
+				return err
+			}
+			c, err := s.restart(cmd.Context(), set, dry)
+			if err != nil {
+				return err
+			}
+			return p.report(c, dry)
 		},
 	}
 	dry.flag(cmd)
@@ -75,22 +83,18 @@ The exit code is 0 if the job succeeds, 1 if it fails, and 130 if the command en
 }
 
 // restart has the Pods of a CollaSet re-created by an annotation in the template.
-func (p *plugin) restart(ctx context.Context, args []string, dry dryRun) error {
-	s, set, err := p.setFor(ctx, args, dry)
-	if err != nil {
-		return err
-	}
+func (s *session) restart(ctx context.Context, set *appsv1alpha1.CollaSet, dry dryRun) (change, error) {
+	c := change{Object: refOfSet(set), Action: "restarts", Changed: true}
 	if set.Spec.Paused {
-		return fmt.Errorf(
+		return c, fmt.Errorf(
 			"collaset/%s is paused and would not restart: kubectl kuperator -n %s resume collaset/%s, and then restart",
 			set.Name, set.Namespace, set.Name)
 	}
 	inPlace := "kubectl kuperator -n " + set.Namespace + " restart collaset/" + set.Name + " --in-place"
-	c := change{Object: refOfSet(set), Action: "restarts", Changed: true}
 	become := "re-created"
 	switch set.Spec.UpdateStrategy.PodUpdatePolicy {
 	case appsv1alpha1.PodUpdateInPlaceOnly:
-		return fmt.Errorf("collaset/%s has podUpgradePolicy InPlaceOnly, and its Pods are not re-created: to restart "+
+		return c, fmt.Errorf("collaset/%s has podUpgradePolicy InPlaceOnly, and its Pods are not re-created: to restart "+
 			"containers in place, %s", set.Name, inPlace)
 	case appsv1alpha1.PodUpdateReplace:
 		become = "replaced"
@@ -99,10 +103,7 @@ func (p *plugin) restart(ctx context.Context, args []string, dry dryRun) error {
 	c.Details = append(chosen(set), "its Pods are "+become+", as an update; to restart containers in place: "+inPlace)
 	annotations := map[string]any{revision.RestartedAtAnnotation: s.now().UTC().Format(time.RFC3339)}
 	annotation := map[string]any{"template": map[string]any{"metadata": map[string]any{"annotations": annotations}}}
-	if err := s.patchSet(ctx, set, annotation, dry); err != nil {
-		return err
-	}
-	return p.report(c, dry)
+	return c, s.patchSet(ctx, set, annotation, dry)
 }
 
 // chosen says which Pods an update takes, if not all of them.

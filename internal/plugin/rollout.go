@@ -118,22 +118,7 @@ roles edit and kuperator-operate may promote.`,
 			if err != nil {
 				return change{}, err
 			}
-			promotion, err := insight.Promote(set, to)
-			if err != nil {
-				return change{}, err
-			}
-			c := change{Action: "promoted", Changed: promotion.Changed, Details: promotion.Details}
-			if !c.Changed {
-				c.idle = "has that partition already"
-				return c, nil
-			}
-			c.Details = append(c.Details, pausedText(set)...)
-			var value any // nothing removes the field
-			if to != nil {
-				value = to
-			}
-			return c, s.patchSet(ctx, set, map[string]any{"updateStrategy": map[string]any{"rollingUpdate": map[string]any{
-				"byPartition": map[string]any{"partition": value}}}}, dry)
+			return s.promote(ctx, set, to, dry)
 		})
 	cmd.Example = `  # Update all Pods
   kubectl kuperator promote collaset/web
@@ -143,6 +128,28 @@ roles edit and kuperator-operate may promote.`,
 	cmd.Flags().StringVar(&partition, "partition", "all",
 		"How many Pods stay as they are: a number, or a percentage of the replicas, rounded up. all, as 0: all are updated.")
 	return cmd
+}
+
+// promote lowers the partition to that value; nil removes it.
+func (s *session) promote(
+	ctx context.Context, set *appsv1alpha1.CollaSet, to *intstr.IntOrString, dry dryRun,
+) (change, error) {
+	promotion, err := insight.Promote(set, to)
+	if err != nil {
+		return change{}, err
+	}
+	c := change{Object: refOfSet(set), Action: "promoted", Changed: promotion.Changed, Details: promotion.Details}
+	if !c.Changed {
+		c.idle = "has that partition already"
+		return c, nil
+	}
+	c.Details = append(c.Details, pausedText(set)...)
+	var value any // nothing removes the field
+	if to != nil {
+		value = to
+	}
+	return c, s.patchSet(ctx, set, map[string]any{"updateStrategy": map[string]any{"rollingUpdate": map[string]any{
+		"byPartition": map[string]any{"partition": value}}}}, dry)
 }
 
 // parsePartition reads --partition; nil for no Pod.

@@ -57,6 +57,10 @@ type canaryServer struct {
 	set         *appsv1alpha1.CollaSet
 	deployments []appsv1.Deployment
 	forbidden   bool // to list Deployments
+	// refused is the answer to a write, by its body; "" writes it.
+	refused func(body string) (message string, reason metav1.StatusReason, code int32)
+	// warning is what admission warns of; empty is nothing.
+	warning string
 
 	written []string // method, path, query and body
 }
@@ -66,6 +70,17 @@ func (s *canaryServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
 		body, _ := io.ReadAll(r.Body)
 		s.written = append(s.written, r.Method+" "+r.URL.Path+" "+r.URL.Query().Get("dryRun")+" "+string(body))
+		if s.warning != "" {
+			w.Header().Set("Warning", `299 - "`+s.warning+`"`)
+		}
+		if s.refused != nil {
+			if message, reason, code := s.refused(string(body)); message != "" {
+				w.WriteHeader(int(code))
+				_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+					Status: metav1.StatusFailure, Reason: reason, Code: code, Message: message})
+				return
+			}
+		}
 	}
 	var answer any
 	switch last := path.Base(r.URL.Path); {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,6 +28,8 @@ const (
 	pageSize = 500
 	// Requests a second that the plugin may send, as kubectl does.
 	qps, burst = 50, 300
+	// warningCode is that of a warning without a more special one (RFC 7234), which is all that the API server sends.
+	warningCode = 299
 )
 
 // session is a connection to one cluster.
@@ -68,15 +71,28 @@ func (p *plugin) connect() (*session, error) {
 	return s, nil
 }
 
-// warningsTo prints what admission warns of, as kubectl does.
+// warningsTo prints what admission warns of, as kubectl does. Whoever asks by gathering has it instead.
 func warningsTo(w io.Writer) rest.WarningHandlerWithContext {
 	return warningPrinter{rest.NewWarningWriter(w, rest.WarningWriterOptions{Deduplicate: true})}
 }
 
 type warningPrinter struct{ to rest.WarningHandler }
 
+// gathering is a context whose requests add what admission warns of to into. They must not be concurrent.
+func gathering(ctx context.Context, into *[]string) context.Context {
+	return context.WithValue(ctx, gatheredWarnings{}, into)
+}
+
+type gatheredWarnings struct{}
+
 // HandleWarningHeaderWithContext prints a warning.
-func (p warningPrinter) HandleWarningHeaderWithContext(_ context.Context, code int, agent string, text string) {
+func (p warningPrinter) HandleWarningHeaderWithContext(ctx context.Context, code int, agent string, text string) {
+	if into, ok := ctx.Value(gatheredWarnings{}).(*[]string); ok {
+		if code == warningCode && !slices.Contains(*into, text) {
+			*into = append(*into, text)
+		}
+		return
+	}
 	p.to.HandleWarningHeader(code, agent, text)
 }
 

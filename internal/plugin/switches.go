@@ -85,21 +85,29 @@ func (p *plugin) pauseCommand() *cobra.Command {
 	return p.onSet("pause", "Pause a CollaSet",
 		"Pause a CollaSet: it adds, removes and updates no Pods. Operations that have begun on a Pod are finished.",
 		func(ctx context.Context, s *session, set *appsv1alpha1.CollaSet, dry dryRun) (change, error) {
-			c := change{Action: "paused", Changed: !set.Spec.Paused}
-			if !c.Changed {
-				return c, nil
-			}
-			return c, s.patchSet(ctx, set, map[string]any{"paused": true}, dry)
+			return s.pause(ctx, set, dry)
 		})
+}
+
+func (s *session) pause(ctx context.Context, set *appsv1alpha1.CollaSet, dry dryRun) (change, error) {
+	c := change{Object: refOfSet(set), Action: "paused", Changed: !set.Spec.Paused}
+	if !c.Changed {
+		return c, nil
+	}
+	return c, s.patchSet(ctx, set, map[string]any{"paused": true}, dry)
 }
 
 func (p *plugin) resumeCommand() *cobra.Command {
 	return p.onSet("resume", "Resume a paused CollaSet", "Resume a paused CollaSet.",
 		func(ctx context.Context, s *session, set *appsv1alpha1.CollaSet, dry dryRun) (change, error) {
-			c := change{Action: "resumed", Changed: set.Spec.Paused}
-			if !c.Changed {
-				return c, nil
-			}
-			return c, s.patchSet(ctx, set, map[string]any{"paused": nil}, dry)
+			return s.resume(ctx, set, dry)
 		})
+}
+
+func (s *session) resume(ctx context.Context, set *appsv1alpha1.CollaSet, dry dryRun) (change, error) {
+	c := change{Object: refOfSet(set), Action: "resumed", Changed: set.Spec.Paused}
+	if !c.Changed {
+		return c, nil
+	}
+	return c, s.patchSet(ctx, set, map[string]any{"paused": nil}, dry)
 }

@@ -65,19 +65,26 @@ func (p *plugin) report(c change, d dryRun) error {
 	if d != dryRunNone {
 		c.DryRun = string(d)
 	}
-	return p.print(c, func(w io.Writer) {
-		text := shown(c.Object) + " " + c.Action
-		switch {
-		case !c.Changed && c.idle != "":
-			text = shown(c.Object) + " " + c.idle + ": nothing to do"
-		case !c.Changed:
-			text = shown(c.Object) + " is " + c.Action + " already: nothing to do"
-		case c.DryRun != "":
-			text += " (" + c.DryRun + " dry run)"
-		}
-		fmt.Fprintln(w, text)
-		for _, line := range c.Details {
-			fmt.Fprintln(w, "  "+line)
-		}
-	})
+	return p.print(c, func(w io.Writer) { writeChange(w, c) })
+}
+
+func writeChange(w io.Writer, c change) {
+	fmt.Fprintln(w, c.text())
+	for _, line := range c.Details {
+		fmt.Fprintln(w, "  "+line)
+	}
+}
+
+// text says what was done in one line, without the details.
+func (c change) text() string {
+	text := shown(c.Object) + " " + c.Action
+	switch {
+	case !c.Changed && c.idle != "":
+		return shown(c.Object) + " " + c.idle + ": nothing to do"
+	case !c.Changed:
+		return shown(c.Object) + " is " + c.Action + " already: nothing to do"
+	case c.DryRun != "":
+		return text + " (" + c.DryRun + " dry run)"
+	}
+	return text
 }
