@@ -208,3 +208,18 @@ func TestWhatIsReportedBesideReady(t *testing.T) {
 	require.Equal(t, insight.Code("NotManaged"), answer.Blocker.Code)
 	require.Contains(t, answer.Blocker.Message, "(3 Pods)")
 }
+
+// TestARuleThatLetsNoneGo is not waited for: no Pod is out that could come back.
+func TestARuleThatLetsNoneGo(t *testing.T) {
+	facts := load(t, "rule")
+	next := func() string {
+		answer, found := insight.WhyPod(facts, "shop", "web-a", nil)
+		require.True(t, found)
+		require.Equal(t, insight.CodeBudgetSpent, answer.Blocker.Code)
+		return answer.Blocker.Next
+	}
+	require.Contains(t, next(), "when one of those that are out of service is back")
+	status := &facts.Rules[0].Status
+	status.Granted, status.Available = 0, status.Desired
+	require.Contains(t, next(), "change its bound")
+}

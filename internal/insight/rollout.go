@@ -60,11 +60,25 @@ func RolloutOf(set *appsv1alpha1.CollaSet) Rollout {
 		r.State, r.Message = RolloutFailed, said(progressing.Reason, progressing.Message)
 	default:
 		r.Message = remaining(set, progressing)
-		if blockers := set.Status.Blockers; len(blockers) > 0 {
-			r.Blocker = said(blockers[0].Reason, blockers[0].Message) + countText(blockers[0].Count)
+		if b := firstCause(set.Status.Blockers); b != nil {
+			r.Blocker = said(b.Reason, b.Message) + countText(b.Count)
 		}
 	}
 	return r
+}
+
+// firstCause is the blocker of most Pods, or nil if there is none. Pods that wait for their turn do so because of
+// others: they come last.
+func firstCause(blockers []appsv1alpha1.Blocker) *appsv1alpha1.Blocker {
+	for i := range blockers {
+		if reason := blockers[i].Reason; reason != "MaxUnavailable" && reason != "InFlightLimit" {
+			return &blockers[i]
+		}
+	}
+	if len(blockers) == 0 {
+		return nil
+	}
+	return &blockers[0]
 }
 
 // present is a condition of the present spec; nil if there is none.

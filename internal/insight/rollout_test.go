@@ -127,12 +127,14 @@ func TestRolloutOf(t *testing.T) {
 	}
 }
 
-// TestWhatARolloutWaitsFor is the blocker of most Pods.
+// TestWhatARolloutWaitsFor is the blocker of most Pods, but for those that wait for their turn because of others.
 func TestWhatARolloutWaitsFor(t *testing.T) {
 	set := rolling("", func(set *appsv1alpha1.CollaSet) {
 		set.Status.Blockers = []appsv1alpha1.Blocker{{Reason: "MaxUnavailable", Message: "enough are", Count: 4},
-			{Reason: "Other"}}
+			{Reason: "ContainersFail", Message: "no image", Count: 2}, {Reason: "Other"}}
 	})
+	require.Equal(t, "ContainersFail: no image (2 Pods)", insight.RolloutOf(set).Blocker)
+	set.Status.Blockers = set.Status.Blockers[:1]
 	require.Equal(t, "MaxUnavailable: enough are (4 Pods)", insight.RolloutOf(set).Blocker)
 }
 

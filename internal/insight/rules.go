@@ -148,6 +148,9 @@ func (x *index) rejected(r *appsv1alpha1.PodTransitionRule, v podops.View, rejec
 		reason.Message += fmt.Sprintf(" (%s; %d desired, %d available, %d granted)",
 			strings.Join(policyBounds(item.AvailablePolicy), ", "), r.Status.Desired, r.Status.Available, r.Status.Granted)
 		reason.Next = "it goes on when one of those that are out of service is back: see why they are not"
+		if r.Status.Granted == 0 && r.Status.Available >= r.Status.Desired {
+			reason.Next = "no Pod is out of service, and the rule lets none go: change its bound, or ask its owner"
+		}
 	case item.LabelCheck != nil:
 		reason.Code = CodeLabelCheck
 		reason.Next = "give the Pod the labels " + metav1.FormatLabelSelector(item.LabelCheck.Requires) +

@@ -101,7 +101,8 @@ func (p *plugin) rolloutNotDone(ctx context.Context, r insight.Rollout, timeout 
 	}
 	text := fmt.Sprintf("the rollout of %s is not done after %s: %s", shown(r.CollaSet), timeout, r.Message)
 	if r.Blocker != "" {
-		text += "; " + r.Blocker
+		text += fmt.Sprintf("; %s\nto see what to do: kubectl kuperator -n %s why %s", r.Blocker, r.CollaSet.Namespace,
+			shown(r.CollaSet))
 	}
 	return errors.New(text)
 }

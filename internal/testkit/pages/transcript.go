@@ -51,8 +51,9 @@ func transcript(b Block) []Step {
 
 // FailsByDesign reports whether the page shows the command being refused.
 func (s Step) FailsByDesign() bool {
-	return len(s.Shown) > 0 && (strings.HasPrefix(s.Shown[0], "Error from server") ||
-		strings.HasPrefix(s.Shown[0], "error: "))
+	return slices.ContainsFunc(s.Shown, func(line string) bool {
+		return strings.HasPrefix(line, "Error from server") || strings.HasPrefix(line, "error: ")
+	})
 }
 
 // What differs from one run to the next: random suffixes and hashes of names, times, addresses.
