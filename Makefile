@@ -155,6 +155,7 @@ test-node: ## Run the suite under load on two real nodes; root on Linux (RUN=)
 	go run ./hack/localkube assets >/dev/null; \
 	go run ./hack/localkube assets --kubelet >/dev/null; \
 	go build -o /dev/null ./cmd/... ./hack/webserver; \
+	for sample in action operator; do go build -C examples/$$sample -o /dev/null .; done; \
 	go run -C hack/images . -root ../.. -platforms "linux/$$(go env GOARCH)" -out ../../bin/images/node; \
 	KUPERATOR_NODE_TESTS=1 go test -count=1 -v -timeout 40m $(if $(RUN),-run '$(RUN)') ./test/node/...
 
@@ -180,6 +181,7 @@ test-monitoring: ## Have a real Prometheus ask what dashboards and alerts ask; d
 test-examples: race-note ## Run the tests of examples/, which are modules of their own (RUN=)
 	cd examples/adapter && $(TEST) ./...
 	cd examples/action && $(TEST) ./...
+	cd examples/operator && $(TEST) ./...
 
 .PHONY: test-images
 test-images: ## Build all images twice, from two folders, and compare; their SBOMs and a push too (RUN=)
@@ -256,8 +258,8 @@ verify-format:
 	if [ -n "$$files" ]; then echo "not formatted, run gofmt -w on:"; echo "$$files"; exit 1; fi
 
 # Modules of their own beside the main one: what is tidy in them, and of those with code of ours what vet finds.
-MODULES := examples/action examples/adapter hack/helm hack/images hack/krew hack/refdocs hack/tools hack/tools/monitoring hack/tools/plots hack/vulncheck
-VETTED := examples/action examples/adapter hack/images hack/tools/monitoring hack/tools/plots hack/vulncheck
+MODULES := examples/action examples/adapter examples/operator hack/helm hack/images hack/krew hack/refdocs hack/tools hack/tools/monitoring hack/tools/plots hack/vulncheck
+VETTED := examples/action examples/adapter examples/operator hack/images hack/tools/monitoring hack/tools/plots hack/vulncheck
 
 .PHONY: verify-modules
 verify-modules:

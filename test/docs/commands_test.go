@@ -33,6 +33,7 @@ var instead = map[string]string{
 	"kubectl apply --server-side -f bin/release/prerequisites.yaml": "kubectl apply --server-side -k deploy/prerequisites",
 	"kubectl apply --server-side -f bin/release/install-full.yaml":  "kubectl apply --server-side --force-conflicts -k deploy/overlays/local",
 	`go build -C examples/action -o "$PWD/warm-cache" .`:            `ln -s "$(command -v warm-cache)" .`,
+	`go build -C examples/operator -o "$PWD/retag" .`:               `ln -s "$(command -v retag)" .`,
 	"go build -o webserver ./hack/webserver":                        `ln -s "$(command -v webserver)" .`,
 }
 
@@ -80,9 +81,10 @@ func (w *world) programs(t *testing.T) string {
 		build = append(build, "./cmd/kubectl-kuperator")
 	}
 	inRoot(t, build...)
-	if whole() { // what docs/sdk/actions.md builds
+	if whole() { // what pages of docs/sdk build
 		inRoot(t, "build", "-o", bin, "./hack/webserver")
 		inRoot(t, "build", "-C", "examples/action", "-o", bin, ".")
+		inRoot(t, "build", "-C", "examples/operator", "-o", bin, ".")
 	}
 	return bin
 }

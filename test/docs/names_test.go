@@ -28,6 +28,7 @@ var otherFlags = map[string]string{
 	"use-service-account-credentials": "kube-controller-manager",
 	"fail":                            "curl", "silent": "curl", "show-error": "curl", "unix-socket": "curl",
 	"arg": "jq", "runbook-base": "hack/generate/monitoring", "feature-gates": "Kuperator v0.7", "platform": "docker",
+	"balancer":       "examples/adapter",
 	"runtime-config": "kube-apiserver", "warnings-as-errors": "kubectl options",
 	"build-arg":     "docker",
 	"bump-revision": "etcdutl", "data-dir": "etcdutl", "mark-compacted": "etcdutl",

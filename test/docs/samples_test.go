@@ -117,14 +117,35 @@ func (w *world) accepts(t *testing.T, manifest string) {
 	}
 }
 
-// renders runs kustomize over a kustomization.yaml that lies in the repository's root.
-func (w *world) renders(t *testing.T, kustomization string) {
+// renders runs kustomize over a kustomization.yaml that lies in the repository's root, and returns the manifests.
+func (w *world) renders(t *testing.T, kustomization string) string {
+	t.Helper()
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o600))
 	require.NoError(t, os.CopyFS(filepath.Join(dir, "deploy"), os.DirFS(filepath.Join(root, "deploy"))))
 	out, err := w.Kubectl(t.Context(), "kustomize", dir)
 	require.NoError(t, err)
 	require.Contains(t, out, "kind: ")
+	return out
+}
+
+// TestTheBuiltInAdaptersCanBeLeftOut renders what docs/sdk/import.md shows for those who run adapters of their own.
+func TestTheBuiltInAdaptersCanBeLeftOut(t *testing.T) {
+	w := everything(t)
+	all := allPages(t)
+	i := slices.IndexFunc(all, func(p pages.Page) bool { return p.Path == "docs/sdk/import.md" })
+	require.GreaterOrEqual(t, i, 0)
+	rendered := 0
+	for _, b := range all[i].Blocks {
+		if b.Note != noteKustomization {
+			continue
+		}
+		rendered++
+		manifests := w.renders(t, b.Text)
+		require.Contains(t, manifests, "app.kubernetes.io/name: collaset-controller\n")
+		require.NotContains(t, manifests, "app.kubernetes.io/name: resourceconsist-controller\n")
+	}
+	require.Equal(t, 1, rendered)
 }
 
 // objectsOf splits YAML into its documents.

@@ -1,13 +1,11 @@
 package node
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
@@ -80,15 +78,6 @@ func (w *world) job(t *testing.T, name string, containers []string) {
 	job.Spec.TargetSelector = &appsv1alpha1.OperationTargetSelector{Containers: containers,
 		Workload: &appsv1alpha1.WorkloadReference{Kind: appsv1alpha1.CollaSetKind, Name: "web"}}
 	require.NoError(t, w.client.Create(t.Context(), job))
-	eventually(t.Context(), t, "job "+name+" to end", func() error {
-		if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil {
-			return err
-		}
-		if job.Status.EndTime == nil {
-			return fmt.Errorf("%d of %d targets have succeeded: %+v", job.Status.SucceededPodCount,
-				job.Status.TotalPodCount, job.Status.TargetDetails)
-		}
-		return nil
-	})
+	w.waitEnd(t, job)
 	require.Equal(t, appsv1alpha1.OperationProgressSucceeded, job.Status.Progress, "%+v", job.Status)
 }

@@ -30,8 +30,9 @@ const (
 // world is a cluster with real nodes, the suite on it, and a user of both.
 type world struct {
 	*suite.Suite
-	client client.Client
-	nodes  []*realnode.Node
+	cluster *localkube.Cluster
+	client  client.Client
+	nodes   []*realnode.Node
 }
 
 // images are versions of the HTTP server.
@@ -56,7 +57,7 @@ func newWorld(t *testing.T, nodes int, config suite.Config, more ...realnode.Ima
 		localkube.Config{Name: "node", WithControllerManager: true, WithScheduler: true, Progress: os.Stderr})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, cluster.Stop()) })
-	w := &world{}
+	w := &world{cluster: cluster}
 	built := slices.Clone(more)
 	for version, name := range images {
 		built = append(built, realnode.Image{Name: name, Program: server, Env: []string{"VERSION=" + version, "WORK=5ms"}})
