@@ -129,10 +129,10 @@ func TestStrayBlockIsFound(t *testing.T) {
 // These two read files of other packages. Beside the tests of those packages they would have Go repeat all of them for a
 // change of the pages.
 
-// TestFailuresAreListed compares the list in docs/collaset.md with the tests that there are.
+// TestFailuresAreListed compares the list in docs/contributing/known-failures.md with the tests that there are.
 func TestFailuresAreListed(t *testing.T) {
 	name := regexp.MustCompile(`TestFailure([0-9]{2})[A-Z][A-Za-z]+`)
-	text, err := os.ReadFile(filepath.Join(root, "docs", "collaset.md"))
+	text, err := os.ReadFile(filepath.Join(root, "docs", "contributing", "known-failures.md"))
 	require.NoError(t, err)
 	listed := map[string]bool{}
 	modes := map[string]bool{}
