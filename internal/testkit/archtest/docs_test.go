@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"iter"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -175,4 +176,77 @@ func TestEveryKeyOfTheProtocolIsDocumented(t *testing.T) {
 		return true
 	})
 	assert.Greater(t, found, 20)
+}
+
+// TestAnswersOfThePluginAreTrue: pages that no test executes show answers of kubectl kuperator's status and why as the
+// plugin's own tests record them, with "..." for what is left out.
+func TestAnswersOfThePluginAreTrue(t *testing.T) {
+	recorded := map[string][]string{}
+	for _, command := range []string{"status", "why"} {
+		files, err := filepath.Glob(filepath.Join(root, "internal", "plugin", "testdata", command, "*.txt"))
+		require.NoError(t, err)
+		require.NotEmpty(t, files)
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			recorded[command] = append(recorded[command], "\n"+string(text))
+		}
+	}
+	seen := 0
+	for _, page := range allPages(t) {
+		if !strings.HasPrefix(page.Path, "docs/operations/") && page.Path != "docs/collaset.md" {
+			continue
+		}
+		for _, b := range page.Blocks {
+			for command, answer := range answersOf(b.Text) {
+				seen++
+				if !slices.ContainsFunc(recorded[command], func(text string) bool { return hasAll(text, answer) }) {
+					t.Errorf("%s:%d shows an answer of kubectl kuperator %s that internal/plugin/testdata does not have:\n%s",
+						page.Path, b.Line, command, answer)
+				}
+			}
+		}
+	}
+	assert.Greater(t, seen, 10)
+
+	some := recorded["why"][0]
+	assert.True(t, hasAll(some, "...\n"+strings.Split(some, "\n")[1]+"\n...\n"))
+	assert.False(t, hasAll(some, "Pod shop/web-a  Dancing  on n1\n"))
+}
+
+var pluginCommand = regexp.MustCompile(`^\$ kubectl kuperator (status|why)\b[^|]*$`)
+
+// answersOf yields what a block shows as printed by kubectl kuperator status and why, where it shows anything.
+func answersOf(block string) iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		command, answer := "", ""
+		for _, line := range append(strings.Split(strings.TrimSuffix(block, "\n"), "\n"), "$ ") {
+			if !strings.HasPrefix(line, "$ ") {
+				answer += line + "\n"
+				continue
+			}
+			if command != "" && answer != "" && !yield(command, answer) {
+				return
+			}
+			command, answer = "", ""
+			if m := pluginCommand.FindStringSubmatch(line); m != nil {
+				command = m[1]
+			}
+		}
+	}
+}
+
+// hasAll reports whether a text has what is between lines of "...", each part in whole lines, in order.
+func hasAll(text, answer string) bool {
+	for _, part := range strings.Split("\n"+answer, "\n...\n") {
+		if part = strings.Trim(part, "\n"); part == "" {
+			continue
+		}
+		_, after, found := strings.Cut(text, "\n"+part+"\n")
+		if !found {
+			return false
+		}
+		text = "\n" + after
+	}
+	return true
 }
