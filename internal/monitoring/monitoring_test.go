@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -137,8 +139,14 @@ func unknown(p parsedQuery) (wrong []string) {
 	return wrong
 }
 
-// TestRunbooks wants a page for each alert, with an answer to each of the four questions of a person on call who was
-// woken up.
+// runbook is how each begins: what users notice, and the panel that shows the case. Its sections follow.
+var runbook = regexp.MustCompile(`^# (\w+)\n\n([A-Z][^#*|]+?\.)\n\n` +
+	`\*\*Panel:\*\* \*([^*]+)\*,\srow\s\*([^*]+)\*,\sboard\s\*([^*]+)\*\s\(in\sGrafana\sat\s` + "`/d/([a-z-]+)`" +
+	`\)\.\n\n## Diagnosis\n[^#]*` + "```console\n\\$ [^`]*```" +
+	`(?s:.*)\n\n## What to do\n(?s:.+)\n\n## Meaning\n(?s:.+)`)
+
+// TestRunbooks wants a page for each alert, in the order in which a person on call who was woken up asks: what do users
+// notice, where do I see it, what do I type, what do I do, what does the alert mean.
 func TestRunbooks(t *testing.T) {
 	const folder = "../../docs/operations/runbooks"
 	entries, err := os.ReadDir(folder)
@@ -147,6 +155,8 @@ func TestRunbooks(t *testing.T) {
 	for _, e := range entries {
 		pages[e.Name()] = true
 	}
+	list, err := os.ReadFile(filepath.Join(folder, "README.md"))
+	require.NoError(t, err)
 	for _, a := range Alerts() {
 		page := a.Name + ".md"
 		if !assert.True(t, pages[page], "%s has no runbook %s", a.Name, page) {
@@ -155,14 +165,52 @@ func TestRunbooks(t *testing.T) {
 		delete(pages, page)
 		text, err := os.ReadFile(filepath.Join(folder, page))
 		require.NoError(t, err)
-		for _, heading := range []string{"# " + a.Name + "\n", "## Meaning\n", "## Impact\n", "## Diagnosis\n",
-			"## What to do\n"} {
-			assert.Contains(t, string(text), heading, page)
+		assert.Contains(t, string(text), "$ kubectl ", page)
+		assert.NotRegexp(t, `<[A-Za-z][A-Za-z ]*>`, string(text), "%s has a name that its reader cannot fill in", page)
+		parts := runbook.FindStringSubmatch(string(text))
+		if !assert.NotNil(t, parts, "%s lacks a part, or has them in another order", page) {
+			continue
 		}
-		assert.Contains(t, string(text), "```console\n$ kubectl ", page)
+		assert.Equal(t, a.Name, parts[1], page)
+		for i, part := range parts {
+			parts[i] = strings.ReplaceAll(part, "\n", " ")
+		}
+		users := strings.TrimSuffix(parts[2], ".")
+		assert.Contains(t, string(list), "["+a.Name+"]("+page+") | "+users+" |", "what users notice, in the list")
+		assert.NoError(t, shows(a, parts[6], parts[5], parts[4], parts[3]), page)
 	}
 	delete(pages, "README.md")
 	assert.Empty(t, pages, "runbooks without an alert")
+
+	alert := Alert{Value: "max(kuperator_lifecycle_cluster_frozen)"}
+	require.NoError(t, shows(alert, "kuperator-lifecycle", "Kuperator / Pod lifecycle", "Operations", "Frozen"))
+	require.Error(t, shows(alert, "kuperator-lifecycle", "Kuperator / Pod lifecycle", "Operations", "Oldest, by phase"))
+	require.Error(t, shows(alert, "kuperator-lifecycle", "Kuperator / Pod lifecycle", "Operations", "No such panel"))
+}
+
+var metricName = regexp.MustCompile(`\bup\{|\b[a-z]+_[a-z_]+\b`)
+
+// shows says what is wrong with a panel that a runbook names: that there is none, or that it shows no metric of the
+// alert. The panel of the first board that shows alerts themselves shows each.
+func shows(a Alert, uid, board, row, title string) error {
+	for _, d := range Dashboards() {
+		for _, r := range d.Rows {
+			for _, p := range r.Panels {
+				if d.ID != uid || d.Title != board || r.Title != row || p.Title != title {
+					continue
+				}
+				for _, name := range metricName.FindAllString(a.Value, -1) {
+					_, known := Known()[strings.TrimSuffix(name, "_bucket")]
+					if (known || name == "up{") &&
+						slices.ContainsFunc(p.Queries, func(q Query) bool { return strings.Contains(q.Expr, name) }) {
+						return nil
+					}
+				}
+				return fmt.Errorf("%s / %s shows no metric of %s", board, title, a.Value)
+			}
+		}
+	}
+	return fmt.Errorf("board %s (%s) has no panel %q in a row %q", board, uid, title, row)
 }
 
 // TestDashboardsAreReadable: every panel has its own title in its row, and what it shows is said.

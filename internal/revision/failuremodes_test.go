@@ -10,7 +10,7 @@ import (
 )
 
 // The tests called TestFailureNN, here and elsewhere, are named after the fifteen ways in which CollaSets of
-// Kuperator are known to have failed. docs/collaset.md lists them.
+// Kuperator are known to have failed. docs/contributing/known-failures.md lists them.
 
 // Kuperator compared the image IDs of containers that did not change, took a record that was missing for one that was
 // fulfilled, and waited for ever for a tag with an equal digest or for a change of labels alone.

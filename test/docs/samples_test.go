@@ -93,7 +93,7 @@ func (w *world) tryBlock(t *testing.T, b pages.Block) {
 		_, err := objectsOf(b.Text)
 		require.NoError(t, err, "it is not even YAML")
 	default:
-		t.Fatalf("the note %q says nothing to this test: docs/README.md lists those that do", b.Note)
+		t.Fatalf("the note %q says nothing to this test: docs/contributing/pages.md lists those that do", b.Note)
 	}
 }
 
@@ -104,7 +104,8 @@ func (w *world) accepts(t *testing.T, manifest string) {
 	require.NoError(t, err)
 	for _, content := range objects {
 		obj := &unstructured.Unstructured{Object: content}
-		require.NotEmpty(t, obj.GetKind(), "this is no Kubernetes object: give the block a note, see docs/README.md")
+		require.NotEmpty(t, obj.GetKind(),
+			"this is no Kubernetes object: give the block a note, see docs/contributing/pages.md")
 		namespaced, err := w.client.IsObjectNamespaced(obj)
 		require.NoError(t, err, "the API server does not know the kind: is the block foreign?")
 		if namespaced { // also where the page names one, which another test may want to make itself

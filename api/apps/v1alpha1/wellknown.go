@@ -125,7 +125,7 @@ const (
 
 	// ClaimTemplateHashLabel is the hash of the claim template of a claim.
 	// Writer and reader: collaset-controller. Lifetime: that of the claim; changed when the claim is expanded. A claim
-	// with another hash may still fit: see docs/collaset.md.
+	// with another hash may still fit: see docs/volumes.md.
 	ClaimTemplateHashLabel = "collaset.kusionstack.io/pvc-template-hash"
 )
 

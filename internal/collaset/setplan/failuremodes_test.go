@@ -19,7 +19,7 @@ import (
 )
 
 // The tests called TestFailureNN, here and elsewhere, are named after the fifteen ways in which CollaSets of
-// Kuperator are known to have failed. docs/collaset.md lists them.
+// Kuperator are known to have failed. docs/contributing/known-failures.md lists them.
 
 // inScaleIn counts live Pods on which a scale-in is under way.
 func (w *world) inScaleIn() int {

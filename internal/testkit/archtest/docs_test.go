@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"iter"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -88,7 +89,8 @@ func strayBlocks(root string, page pages.Page) []string {
 	return stray
 }
 
-// quoted is the file that a block is part of, "" if it names none. Other notes are explained in docs/README.md.
+// quoted is the file that a block is part of, "" if it names none. Other notes are explained in
+// docs/contributing/pages.md.
 func quoted(b pages.Block) string {
 	if filepath.Ext(b.Note) == "" || strings.ContainsAny(b.Note, "= ") {
 		return ""
@@ -129,10 +131,10 @@ func TestStrayBlockIsFound(t *testing.T) {
 // These two read files of other packages. Beside the tests of those packages they would have Go repeat all of them for a
 // change of the pages.
 
-// TestFailuresAreListed compares the list in docs/collaset.md with the tests that there are.
+// TestFailuresAreListed compares the list in docs/contributing/known-failures.md with the tests that there are.
 func TestFailuresAreListed(t *testing.T) {
 	name := regexp.MustCompile(`TestFailure([0-9]{2})[A-Z][A-Za-z]+`)
-	text, err := os.ReadFile(filepath.Join(root, "docs", "collaset.md"))
+	text, err := os.ReadFile(filepath.Join(root, "docs", "contributing", "known-failures.md"))
 	require.NoError(t, err)
 	listed := map[string]bool{}
 	modes := map[string]bool{}
@@ -175,4 +177,81 @@ func TestEveryKeyOfTheProtocolIsDocumented(t *testing.T) {
 		return true
 	})
 	assert.Greater(t, found, 20)
+}
+
+// answersElsewhere are pages whose answers are of cases that the plugin's tests do not record.
+var answersElsewhere = []string{"docs/kubectl-kuperator.md", "docs/deletion.md"}
+
+// TestAnswersOfThePluginAreTrue: pages that no test executes show answers of kubectl kuperator's status and why as the
+// plugin's own tests record them, with "..." for what is left out.
+func TestAnswersOfThePluginAreTrue(t *testing.T) {
+	recorded := map[string][]string{}
+	for _, command := range []string{"status", "why"} {
+		files, err := filepath.Glob(filepath.Join(root, "internal", "plugin", "testdata", command, "*.txt"))
+		require.NoError(t, err)
+		require.NotEmpty(t, files)
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			recorded[command] = append(recorded[command], "\n"+string(text))
+		}
+	}
+	seen := 0
+	for _, page := range allPages(t) {
+		if !strings.HasPrefix(page.Path, "docs/") || slices.Contains(answersElsewhere, page.Path) ||
+			slices.Contains([]string{"docs/features", "docs/migrate", "docs/sdk"}, filepath.Dir(page.Path)) {
+			continue // test/docs executes those folders
+		}
+		for _, b := range page.Blocks {
+			for command, answer := range answersOf(b.Text) {
+				seen++
+				if !slices.ContainsFunc(recorded[command], func(text string) bool { return hasAll(text, answer) }) {
+					t.Errorf("%s:%d shows an answer of kubectl kuperator %s that internal/plugin/testdata does not have:\n%s",
+						page.Path, b.Line, command, answer)
+				}
+			}
+		}
+	}
+	assert.Greater(t, seen, 10)
+
+	some := recorded["why"][0]
+	assert.True(t, hasAll(some, "...\n"+strings.Split(some, "\n")[1]+"\n...\n"))
+	assert.False(t, hasAll(some, "Pod shop/web-a  Dancing  on n1\n"))
+}
+
+var pluginCommand = regexp.MustCompile(`^\$ kubectl kuperator (status|why)\b[^|]*$`)
+
+// answersOf yields what a block shows as printed by kubectl kuperator status and why, where it shows anything.
+func answersOf(block string) iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		command, answer := "", ""
+		for _, line := range append(strings.Split(strings.TrimSuffix(block, "\n"), "\n"), "$ ") {
+			if !strings.HasPrefix(line, "$ ") {
+				answer += line + "\n"
+				continue
+			}
+			if command != "" && answer != "" && !yield(command, answer) {
+				return
+			}
+			command, answer = "", ""
+			if m := pluginCommand.FindStringSubmatch(line); m != nil {
+				command = m[1]
+			}
+		}
+	}
+}
+
+// hasAll reports whether a text has what is between lines of "...", each part in whole lines, in order.
+func hasAll(text, answer string) bool {
+	for _, part := range strings.Split("\n"+answer, "\n...\n") {
+		if part = strings.Trim(part, "\n"); part == "" {
+			continue
+		}
+		_, after, found := strings.Cut(text, "\n"+part+"\n")
+		if !found {
+			return false
+		}
+		text = "\n" + after
+	}
+	return true
 }
