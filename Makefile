@@ -149,6 +149,11 @@ test-properties: ## Draw far more cases for the property tests than make test do
 test-install: ## Install, upgrade and uninstall every overlay and every variant of the Helm chart (RUN=)
 	assets="$$(go run ./hack/localkube assets)" && INSTALL=all KUBEBUILDER_ASSETS="$$assets" go test -count=1 -v -timeout 60m $(if $(RUN),-run '$(RUN)') ./test/install/...
 
+.PHONY: test-foreign
+test-foreign: ## Run cert-manager on what deploy/ has for it; compiles it once, minutes (RUN=)
+	assets="$$(go run ./hack/localkube assets)" && KUPERATOR_FOREIGN_TESTS=1 KUBEBUILDER_ASSETS="$$assets" \
+		go test -count=1 -v -timeout 90m -run '$(or $(RUN),^TestCertManager$$)' ./test/install
+
 .PHONY: test-node
 test-node: ## Run the suite under load on two real nodes; root on Linux (RUN=)
 	@if ! why="$$(go run ./hack/localkube real-nodes 2>&1)"; then echo "real-node tests skipped: $$why"; exit 0; fi; \
@@ -258,7 +263,7 @@ verify-format:
 	if [ -n "$$files" ]; then echo "not formatted, run gofmt -w on:"; echo "$$files"; exit 1; fi
 
 # Modules of their own beside the main one: what is tidy in them, and of those with code of ours what vet finds.
-MODULES := examples/action examples/adapter examples/operator hack/helm hack/images hack/krew hack/refdocs hack/tools hack/tools/monitoring hack/tools/plots hack/vulncheck
+MODULES := examples/action examples/adapter examples/operator hack/certmanager hack/helm hack/images hack/krew hack/refdocs hack/tools hack/tools/monitoring hack/tools/plots hack/vulncheck
 VETTED := examples/action examples/adapter examples/operator hack/images hack/tools/monitoring hack/tools/plots hack/vulncheck
 
 .PHONY: verify-modules

@@ -101,6 +101,8 @@ image_tests() { part "Images (make test-images)" make test-images; }
 
 release_tests() { part "Release (make test-release)" make test-release; }
 
+foreign_tests() { part "Programs of others (make test-foreign)" make test-foreign; }
+
 long_stories() {
 	local stories='^(TestKillAnyProcess|TestKubeletLag|TestIdle)$'
 	part "Long stories of test/e2e" env KUPERATOR_NIGHTLY=1 make test PKG=./test/e2e/... RUN="$stories"

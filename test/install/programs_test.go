@@ -62,25 +62,32 @@ func (w *world) rolledOut(t *testing.T, namespace string) []appsv1.Deployment {
 	return list.Items
 }
 
-// run starts a replica of a Deployment as a process: with the arguments and the environment of its container, and the
-// rights of its ServiceAccount. Where it listens, and how it reaches the API server and is reached, is this
-// machine's.
+// run starts a replica of a Deployment as a process. How it reaches the API server and is reached is this machine's.
 func (w *world) run(t *testing.T, d *appsv1.Deployment, version string) *program {
+	t.Helper()
+	ports, err := localkube.ReservePorts(3)
+	require.NoError(t, err)
+	if d.Name != webhooks {
+		return w.launch(t, d, version, ports)
+	}
+	address := net.JoinHostPort(loopback, strconv.Itoa(ports.Numbers[2]))
+	w.callOutside(t, address)
+	return w.launch(t, d, version, ports, "--webhook-bind-address="+loopback,
+		"--webhook-port="+strconv.Itoa(ports.Numbers[2]), "--advertise-url=https://"+address, "--webhook-cert-settle=1s")
+}
+
+// launch starts a replica of a Deployment as a process: with the arguments and the environment of its container and
+// further arguments, and the rights of its ServiceAccount. The first two ports are for probes and metrics.
+func (w *world) launch(t *testing.T, d *appsv1.Deployment, version string, ports *localkube.Ports,
+	further ...string) *program {
 	t.Helper()
 	container := d.Spec.Template.Spec.Containers[0]
 	kubeconfig, err := w.cluster.ServiceAccountKubeconfig(t.Context(), d.Namespace,
 		d.Spec.Template.Spec.ServiceAccountName)
 	require.NoError(t, err)
-	ports, err := localkube.ReservePorts(3)
-	require.NoError(t, err)
 	address := func(i int) string { return net.JoinHostPort(loopback, strconv.Itoa(ports.Numbers[i])) }
-	args := append(append([]string{}, container.Args...),
-		"--kubeconfig="+kubeconfig, "--health-probe-bind-address="+address(0), "--metrics-bind-address="+address(1))
-	if d.Name == webhooks {
-		w.callOutside(t, address(2))
-		args = append(args, "--webhook-bind-address="+loopback, "--webhook-port="+strconv.Itoa(ports.Numbers[2]),
-			"--advertise-url=https://"+address(2), "--webhook-cert-settle=1s")
-	}
+	args := append(append(append([]string{}, container.Args...), "--kubeconfig="+kubeconfig,
+		"--health-probe-bind-address="+address(0), "--metrics-bind-address="+address(1)), further...)
 	p := &program{
 		Process: child.Process{Name: d.Name, Log: filepath.Join(t.TempDir(), d.Name+".log")}, probes: address(0),
 		ports: ports,

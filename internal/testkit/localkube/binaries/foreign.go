@@ -1,0 +1,48 @@
+package binaries
+
+import (
+	"context"
+	"io"
+	"path/filepath"
+)
+
+// Foreign is a program of others that deploy has something for. A module below hack pins its version and has its main
+// package.
+type Foreign struct {
+	name   string // for people
+	folder string // below hack, and the name of the program
+	module string // whose source it is
+}
+
+// CertManager is its controllers of Certificates and Issuers, and its cainjector.
+var CertManager = Foreign{name: "cert-manager", folder: "certmanager",
+	module: "github.com/cert-manager/cert-manager"}
+
+// Asset returns the path of the program, built and cached the way Assets does, which takes minutes the first time.
+func (f Foreign) Asset(ctx context.Context, progress io.Writer) (program string, err error) {
+	dir, err := f.dir()
+	if err != nil {
+		return "", err
+	}
+	flags := []string{"-mod=readonly", "-ldflags", "-s -w"}
+	built, err := cachedBuild(ctx, progress, recipe{name: f.name, sources: []string{dir}, flags: flags}.single(
+		&Compilation{Name: f.name, Dir: dir, Flags: flags, Packages: []string{"./"}}))
+	return filepath.Join(built, f.folder), err
+}
+
+// Source returns the folder of the program's module in Go's module cache. It has the CRDs, too.
+func (f Foreign) Source(ctx context.Context) (string, error) {
+	dir, err := f.dir()
+	if err != nil {
+		return "", err
+	}
+	if _, err := goOutput(ctx, dir, "mod", "download", f.module); err != nil {
+		return "", err
+	}
+	return goOutput(ctx, dir, "list", "-m", "-f", "{{.Dir}}", f.module)
+}
+
+func (f Foreign) dir() (string, error) {
+	root, err := projectRoot()
+	return filepath.Join(root, "hack", f.folder), err
+}
