@@ -199,8 +199,9 @@ func TestAnswersOfThePluginAreTrue(t *testing.T) {
 	seen := 0
 	for _, page := range allPages(t) {
 		if !strings.HasPrefix(page.Path, "docs/") || slices.Contains(answersElsewhere, page.Path) ||
+			page.Path == "docs/first-hour.md" || // test/install executes that one, and test/docs those folders
 			slices.Contains([]string{"docs/features", "docs/migrate", "docs/sdk"}, filepath.Dir(page.Path)) {
-			continue // test/docs executes those folders
+			continue
 		}
 		for _, b := range page.Blocks {
 			for command, answer := range answersOf(b.Text) {
