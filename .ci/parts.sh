@@ -118,6 +118,8 @@ control_plane_stories() { part "Broken control planes" make test PKG=./test/faul
 
 schema_stories() { part "Bad input and corrupt storage" make test PKG=./test/fault/schema; }
 
+first_hour() { part "The first hour" make test-install RUN='^TestANewUser$'; }
+
 install_stories() { part "Installation" make test PKG=./test/install; }
 
 direct_stories() {
