@@ -17,7 +17,8 @@ RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache
     -ldflags "-s -w -X kusionstack.io/kuperator/internal/bootstrap.version=$VERSION" \
     -o /component "./cmd/$COMPONENT"
 
-FROM gcr.io/distroless/static-debian12:nonroot
+FROM scratch
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 ARG COMPONENT
 ARG VERSION=v0.1.0
 LABEL org.opencontainers.image.title=$COMPONENT \
