@@ -56,7 +56,8 @@ func TestWhatComesIsAnnounced(t *testing.T) {
 			env +
 				`, {op: add, path: /spec/template/spec/containers/0/args, value: [a]}, {op: add, path: /spec/template/spec/containers/0/command, value: [a]},
 			{op: add, path: /spec/template/spec/containers/0/workingDir, value: /a}`,
-			"3 Pods will be re-created because of template.spec.containers[main].args, template.spec.containers[main].command and 2 more",
+			"3 Pods will be re-created because of template.spec.containers[main].args, template.spec.containers[main].command, " +
+				"template.spec.containers[main].env and 1 more",
 		},
 		"nothing of the template": {`{op: add, path: /spec/replicas, value: 2}`, ""},
 		"an annotation":           {`{op: add, path: /spec/template/metadata/annotations, value: {note: b}}`, ""},
