@@ -50,10 +50,12 @@ func operate(ctx context.Context, clients kubernetes.Interface, pod *corev1.Pod,
 // restarts is how often the first container has been started again. When the number changes, the kubelet has carried
 // the image out; the image in the status would not tell, because a kubelet writes its full name there.
 func restarts(pod *corev1.Pod) string {
-	if len(pod.Status.ContainerStatuses) == 0 {
-		return ""
+	for _, status := range pod.Status.ContainerStatuses { // in the order of their names
+		if status.Name == pod.Spec.Containers[0].Name {
+			return strconv.Itoa(int(status.RestartCount))
+		}
 	}
-	return strconv.Itoa(int(pod.Status.ContainerStatuses[0].RestartCount))
+	return ""
 }
 
 // write sends a change; a conflict means that the Pod has changed, and its next event leads here again.
