@@ -150,7 +150,7 @@ certificate_faults() {
 }
 
 plugin_stories() {
-	local stories='^(TestPlugin|TestExitCodes$)'
+	local stories='^(TestPlugin|TestExitCodes)'
 	part "kubectl kuperator" env KUPERATOR_NIGHTLY=1 make test PKG=./test/e2e RUN="$stories"
 }
 
