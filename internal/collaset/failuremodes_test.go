@@ -24,8 +24,8 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 )
 
-// The tests called TestFailureNN, here and elsewhere, are named after the fifteen ways in which CollaSets of
-// Kuperator are known to have failed. docs/contributing/known-failures.md lists them, and internal/testkit/archtest compares.
+// The tests called TestFailureNN, here and elsewhere, are named after the fifteen ways in which CollaSets of Kuperator
+// are known to have failed. docs/contributing/known-failures.md lists them, and internal/testkit/archtest compares.
 
 // Kuperator deleted revisions that Pods, entries or its own status named, and then met nil.
 func TestFailure03HistoryCleanupDeletesRevisionsInUse(t *testing.T) {

@@ -261,7 +261,8 @@ func TestInABrowser(t *testing.T) {
 		for _, words := range []string{"CollaSet shop/web", "40 Pods", "PreCheck", "old revision", "27 Pods", "main web:2",
 			"no partition: all Pods are updated", "shop/replace-web Replace", "2 of 8 Pods have proxy-2",
 			"web-7 on node-1, which is cordoned: evicted, is to be replaced", "kubectl kuperator drain-check node-1",
-			"RolloutStarted to revision web-2", "web-2: BackOff ×7 Back-off pulling image web:2 60 min ago", "kubectl kuperator history collaset/web -n shop"} {
+			"RolloutStarted to revision web-2", "web-2: BackOff ×7 Back-off pulling image web:2 60 min ago",
+			"kubectl kuperator history collaset/web -n shop"} {
 			assert.Contains(t, one, words)
 		}
 		assert.Equal(t, "Operate", browser.Value[string](t, page,

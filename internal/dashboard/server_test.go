@@ -98,8 +98,9 @@ func TestThePageIsServedWhole(t *testing.T) {
 		"/actions.js": "text/javascript", "/cards.js": "text/javascript", "/overview.js": "text/javascript",
 		"/parts.js": "text/javascript", "/state.js": "text/javascript", "/why.js": "text/javascript",
 		"/workload.js": "text/javascript",
-		"/cells.js":    "text/javascript", "/dom.js": "text/javascript", "/theme.js": "text/javascript", "/style.css": "text/css",
-		"/icon.svg": "image/svg+xml"} {
+		"/cells.js":    "text/javascript", "/dom.js": "text/javascript", "/theme.js": "text/javascript",
+		"/style.css": "text/css",
+		"/icon.svg":  "image/svg+xml"} {
 		response := get(t, url+path)
 		assert.Equal(t, http.StatusOK, response.StatusCode, path)
 		assert.Contains(t, response.Header.Get("Content-Type"), kind, path)

@@ -194,8 +194,8 @@ func (r *remover) readNamespace(ctx context.Context, asked *removal) error {
 	return nil
 }
 
-// nameComesAgain reports whether another Pod gets the Pod's name: that of its owner and a number, as in a StatefulSet or
-// in a CollaSet with names in sequence.
+// nameComesAgain reports whether another Pod gets the Pod's name: that of its owner and a number, as in a StatefulSet
+// or in a CollaSet with names in sequence.
 func nameComesAgain(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -93,7 +94,8 @@ func (w *world) servesWhatCertManagerIssues(t *testing.T, namespace string) {
 	})
 
 	deployments := w.rolledOut(t, namespace)
-	i := indexOf(deployments, webhooks)
+	i := slices.IndexFunc(deployments, func(d appsv1.Deployment) bool { return d.Name == webhooks })
+	require.GreaterOrEqual(t, i, 0)
 	require.Contains(t, deployments[i].Spec.Template.Spec.Containers[0].Args,
 		"--webhook-cert-dir=/var/run/webhook-server/tls")
 	p := w.launch(t, &deployments[i], version, ports, "--webhook-bind-address="+loopback,
@@ -176,15 +178,6 @@ func clientConfigs(configuration client.Object) []admissionregistrationv1.Webhoo
 		}
 	}
 	return all
-}
-
-func indexOf(deployments []appsv1.Deployment, name string) int {
-	for i := range deployments {
-		if deployments[i].Name == name {
-			return i
-		}
-	}
-	return -1
 }
 
 // der is a certificate as it is sent.

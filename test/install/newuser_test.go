@@ -57,7 +57,8 @@ func TestANewUser(t *testing.T) {
 		t.Logf("%s:%d $ %s", firstHour, step.Line, command)
 		out, err := user.run(t, command)
 		printed[i] = out
-		require.Equal(t, step.FailsByDesign(), err != nil && !*fill, "%s:%d: %s\n%s%v", firstHour, step.Line, command, out, err)
+		require.Equal(t, step.FailsByDesign(), err != nil && !*fill, "%s:%d: %s\n%s%v", firstHour, step.Line, command,
+			out, err)
 		if *fill {
 			continue
 		}

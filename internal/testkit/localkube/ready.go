@@ -22,7 +22,9 @@ const probeTimeout = 10 * time.Second // of one question; it is asked again
 func (c *Cluster) waitForEtcd(ctx context.Context, port int) error {
 	url := fmt.Sprintf("http://%s:%d/health", loopback, port)
 	client := &http.Client{Timeout: probeTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
-	return waitFor(ctx, "etcd", c.lifeline(binaries.Etcd), func(ctx context.Context) error { return probe(ctx, client, url) })
+	return waitFor(ctx, "etcd", c.lifeline(binaries.Etcd), func(ctx context.Context) error {
+		return probe(ctx, client, url)
+	})
 }
 
 func (c *Cluster) waitForAPIServer(ctx context.Context) error {
@@ -33,7 +35,8 @@ func (c *Cluster) waitForAPIServer(ctx context.Context) error {
 		return err
 	}
 	defer client.CloseIdleConnections()
-	return waitFor(ctx, "the API server", c.lifeline(binaries.Etcd, binaries.KubeAPIServer), func(ctx context.Context) error {
+	alive := c.lifeline(binaries.Etcd, binaries.KubeAPIServer)
+	return waitFor(ctx, "the API server", alive, func(ctx context.Context) error {
 		return probe(ctx, client, c.state.Server+"/readyz")
 	})
 }
