@@ -215,12 +215,14 @@ func (c *Cluster) launch(ctx context.Context, config Config) error {
 		return err
 	}
 
+	fmt.Fprintln(config.Progress, "starting etcd")
 	if err := c.run(binaries.Etcd); err != nil {
 		return err
 	}
 	if err := c.waitForEtcd(ctx, ports.etcdClient); err != nil {
 		return err
 	}
+	fmt.Fprintln(config.Progress, "starting kube-apiserver")
 	if err := c.run(binaries.KubeAPIServer); err != nil {
 		return err
 	}
@@ -232,6 +234,9 @@ func (c *Cluster) launch(ctx context.Context, config Config) error {
 		if c.component(name) != nil {
 			rest = append(rest, name)
 		}
+	}
+	if len(rest) > 0 {
+		fmt.Fprintln(config.Progress, "starting "+strings.Join(rest, ", "))
 	}
 	if err := c.run(rest...); err != nil {
 		return err
