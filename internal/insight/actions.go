@@ -60,11 +60,11 @@ func Actions(set *appsv1alpha1.CollaSet, back *Revision) []Action {
 		add(VerbPause, "no further Pod is added, removed or updated", far(set), finished(set))
 	}
 	if partition := partitionText(Partition(set)); partition != "0" {
-		add(VerbPromote, "the partition ("+partition+") is removed, and no Pod is kept back", promoted(set), deferred(set))
+		add(VerbPromote, "the partition ("+partition+") is removed, and no Pod is kept back", promoted(set), WhilePaused(set))
 	}
 	if back != nil {
 		a := add(VerbUndo, fmt.Sprintf("the template of revision %d (%s) is put back%s", back.Revision, back.Name,
-			listed(": ", back.Images)), goingBack(set, back), whilePaused(set), "change your manifests as well")
+			listed(": ", back.Images)), goingBack(set, back), UndoWhilePaused(set), "change your manifests as well")
 		a.Revision = back.Revision
 		a.Command += fmt.Sprintf(" --to-revision=%d", back.Revision)
 	}
@@ -187,20 +187,21 @@ func goingBack(set *appsv1alpha1.CollaSet, back *Revision) string {
 	return fmt.Sprintf("%d of %s go back%s%s", n, podsText(set.Status.Replicas), how, rest)
 }
 
-// deferred is what a pause does to a change.
-func deferred(set *appsv1alpha1.CollaSet) string {
+// WhilePaused is what a pause does to a change. It is empty if the CollaSet is not paused.
+func WhilePaused(set *appsv1alpha1.CollaSet) string {
 	if set.Spec.Paused {
 		return "it is paused, and begins when it is resumed"
 	}
 	return ""
 }
 
-// whilePaused is what a pause does to an undo: Pods under way go back within their operation.
-func whilePaused(set *appsv1alpha1.CollaSet) string {
+// UndoWhilePaused is what a pause does to an undo: Pods under way go back within their operation. It is empty if the
+// CollaSet is not paused.
+func UndoWhilePaused(set *appsv1alpha1.CollaSet) string {
 	if set.Spec.Paused && set.Status.OperatingReplicas > 0 {
 		return "it is paused: Pods on which an operation has begun go back within it, and the others when it is resumed"
 	}
-	return deferred(set)
+	return WhilePaused(set)
 }
 
 // recreated is which Pods a restart takes.

@@ -339,7 +339,7 @@ func (s *session) goBack(
 	if wanted.Name != set.Status.CurrentRevision || insight.Partition(set) == nil {
 		c.Details = append(c.Details, chosen(set)...) // a partition does not hold Pods back from the current revision
 	}
-	c.Details = append(c.Details, pausedText(set)...)
+	c.tell(insight.UndoWhilePaused(set))
 	return c, s.patchAsRead(ctx, set, undoPatch(set, data), dry)
 }
 

@@ -144,7 +144,7 @@ func (s *session) promote(
 		c.idle = "has that partition already"
 		return c, nil
 	}
-	c.Details = append(c.Details, pausedText(set)...)
+	c.tell(insight.WhilePaused(set))
 	var value any // nothing removes the field
 	if to != nil {
 		value = to
@@ -165,12 +165,4 @@ func parsePartition(text string) (*intstr.IntOrString, error) {
 	}
 	value := intstr.Parse(text)
 	return &value, nil
-}
-
-// pausedText warns of a change that a pause defers.
-func pausedText(set *appsv1alpha1.CollaSet) []string {
-	if !set.Spec.Paused {
-		return nil
-	}
-	return []string{"it is paused, and begins when it is resumed"}
 }

@@ -183,6 +183,10 @@ func TestVerbsOfARollout(t *testing.T) {
 
 		"undo web --to-revision 1 --dry-run": {out: "collaset/web goes back to revision 1 (web-1) (client dry run)\n" +
 			"  main=web:1\n"},
+		"undo web --to-revision 1 --dry-run=client": {set: func(set *appsv1alpha1.CollaSet) {
+			set.Spec.Paused, set.Status.OperatingReplicas = true, 1
+		}, out: "collaset/web goes back to revision 1 (web-1) (client dry run)\n  main=web:1\n" +
+			"  it is paused: Pods on which an operation has begun go back within it, and the others when it is resumed\n"},
 
 		"set image web main=web:3 setup=setup:2": {out: "collaset/web image updated\n  main: web:2 -> web:3\n" +
 			"  setup: setup:1 -> setup:2\n  the partition keeps 6 Pods as they are\n",

@@ -90,6 +90,7 @@ func (s *session) setImages(
 			image.Image})
 		c.Details = append(c.Details, image.Container+": "+image.Before+" -> "+image.Image)
 	}
-	c.Changed, c.Details = true, append(append(c.Details, chosen(set)...), pausedText(set)...)
+	c.Changed, c.Details = true, append(c.Details, chosen(set)...)
+	c.tell(insight.WhilePaused(set))
 	return c, s.patchAsRead(ctx, set, patch, dry)
 }

@@ -32,6 +32,13 @@ type change struct {
 	idle string
 }
 
+// tell adds a detail, unless it is empty.
+func (c *change) tell(detail string) {
+	if detail != "" {
+		c.Details = append(c.Details, detail)
+	}
+}
+
 // dryRun is the flag --dry-run.
 type dryRun string
 

@@ -24,6 +24,8 @@ const (
 	discoveryPatience = 2 * time.Second
 	// maxWarning bounds a warning, in characters: API servers cut long ones.
 	maxWarning = 160
+	// restartedAt is how a Change names the annotation.
+	restartedAt = "template.metadata.annotations[" + revision.RestartedAtAnnotation + "]"
 )
 
 // forecaster says with the answer to a changed template what becomes of the Pods.
@@ -109,6 +111,8 @@ func (f *forecaster) announce(set *appsv1alpha1.CollaSet, change revision.Change
 		return nil // the normal case: kubectl apply --warnings-as-errors passes
 	case strategy.PodUpdatePolicy == appsv1alpha1.PodUpdateInPlaceOnly && !f.renews:
 		return []string{listed(pods+" will not be updated (InPlaceOnly) because of ", forcing)}
+	case slices.Equal(forcing, []string{restartedAt}):
+		return nil // it is what was asked for
 	default:
 		return []string{listed(pods+" will be re-created because of ", forcing)}
 	}

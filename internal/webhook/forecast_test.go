@@ -65,6 +65,18 @@ func TestWhatComesIsAnnounced(t *testing.T) {
 			`{op: add, path: /spec/template/metadata/annotations, value: {checksum/config: bbbb}}`,
 			"3 Pods will be re-created because of template.metadata.annotations[checksum/config]",
 		},
+		"a restart that a user asks for": {
+			`{op: add, path: /spec/template/metadata/annotations, value: {kubectl.kubernetes.io/restartedAt: now}}`, "",
+		},
+		"a restart that InPlaceOnly forbids": {policy("InPlaceOnly") +
+			`{op: add, path: /spec/template/metadata/annotations, value: {kubectl.kubernetes.io/restartedAt: now}}`,
+			"3 Pods will not be updated (InPlaceOnly) because of template.metadata.annotations[kubectl.kubernetes.io/restartedAt]",
+		},
+		"a restart with another change": {
+			env + `, {op: add, path: /spec/template/metadata/annotations, value: {kubectl.kubernetes.io/restartedAt: now}}`,
+			"3 Pods will be re-created because of template.metadata.annotations[kubectl.kubernetes.io/restartedAt], " +
+				"template.spec.containers[main].env",
+		},
 		"a variable of Reloader": {
 			`{op: add, path: /spec/template/spec/containers/0/env/-, value: {name: STAKATER_APP_CONFIGMAP, value: bbbb}}`,
 			"3 Pods will be re-created because of template.spec.containers[main].env",

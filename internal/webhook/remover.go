@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -78,7 +79,7 @@ func (r *remover) eviction(ctx context.Context, request admission.Request) admis
 	if err := r.live.Get(ctx, key, pod); apierrors.IsNotFound(err) {
 		return admission.Allowed("") // the API server says so itself
 	} else if err != nil {
-		return failed(removal{Verb: removeByEviction, Pod: podops.View{Name: key.Name}},
+		return failed(ctx, removal{Verb: removeByEviction, Pod: podops.View{Name: key.Name}},
 			fmt.Errorf("reading Pod %s: %w", key, err))
 	}
 	options := ptr.Deref(eviction.DeleteOptions, metav1.DeleteOptions{})
@@ -113,18 +114,18 @@ func removalOf(request admission.Request, verb removalVerb, pod *corev1.Pod, opt
 // answer looks at what the request did not bring, decides, and marks the Pod if that is decided.
 func (r *remover) answer(ctx context.Context, asked removal, pod *corev1.Pod) admission.Response {
 	if err := r.readOwner(ctx, &asked, pod); err != nil {
-		return failed(asked, err)
+		return failed(ctx, asked, err)
 	}
 	if unprepared(asked, r.policy) {
 		return count(asked.Verb, admission.Allowed(""), false)
 	}
 	if err := r.readNamespace(ctx, &asked); err != nil {
-		return failed(asked, err)
+		return failed(ctx, asked, err)
 	}
 	answer := decideRemoval(asked, r.policy)
 	if asked.Verb == removeByEviction && (!answer.Allowed || asked.DryRun || !r.policy.Graceful) {
 		if err := r.readPolicy(ctx, &asked, pod); err != nil {
-			return failed(asked, err)
+			return failed(ctx, asked, err)
 		}
 		answer = decideRemoval(asked, r.policy)
 	}
@@ -133,7 +134,7 @@ func (r *remover) answer(ctx context.Context, asked removal, pod *corev1.Pod) ad
 	}
 	if answer.Mark != "" {
 		if err := r.mark(ctx, asked, pod, answer.Mark); err != nil {
-			return failed(asked, err)
+			return failed(ctx, asked, err)
 		}
 	}
 	return count(asked.Verb, respond(pod.Name, answer), answer.Mark != "")
@@ -278,8 +279,9 @@ func replaced(pod *corev1.Pod) admission.Response {
 
 // failed refuses because it is not known what to do; nothing has been done to the Pod. The client that evicts is told
 // to try again.
-func failed(r removal, err error) admission.Response {
+func failed(ctx context.Context, r removal, err error) admission.Response {
 	removals.WithLabelValues(string(r.Verb), resultFailed).Inc()
+	log.FromContext(ctx).Error(err, "The graceful deletion of a Pod could not begin.", "verb", r.Verb)
 	answer := refuse(r, nil,
 		fmt.Sprintf(
 			"the graceful deletion of Pod %s could not begin, try again, or delete it with --grace-period=0 --force: %v",

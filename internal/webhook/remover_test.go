@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -27,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -558,6 +560,14 @@ func TestRemovalWhenTheAPIServerFails(t *testing.T) {
 			require.Empty(t, c.mark(t))
 		})
 	}
+}
+
+func TestAFailureIsLogged(t *testing.T) {
+	var lines []string
+	logger := funcr.New(func(_, line string) { lines = append(lines, line) }, funcr.Options{})
+	failed(log.IntoContext(t.Context(), logger), removal{Verb: removeByEviction}, errors.New("etcd is away"))
+	require.Len(t, lines, 1)
+	require.Contains(t, lines[0], "etcd is away")
 }
 
 func sameType(a, b runtime.Object) bool {
