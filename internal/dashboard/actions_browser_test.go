@@ -27,7 +27,7 @@ func webActions() []insight.Action {
 		action(insight.VerbPromote, "Promote web: the partition (20) is removed, and no Pod is kept back."),
 		action(insight.VerbUndo, ""),
 		action(insight.VerbRestart, "Restart web: all 40 Pods are re-created as an update, as fast as rules and "+
-			"maxUnavailable let."),
+			"maxUnavailable allow."),
 	}
 	all[2].Refused = "you may not patch collasets.apps.kusionstack.io in namespace shop; the role edit has that right"
 	all[3].Warnings = []string{"Pods of template.spec.hostNetwork are re-created, 3 at a time"}
@@ -103,9 +103,7 @@ func TestActionsInABrowser(t *testing.T) {
 		for name, width := range map[string]int64{"phone": 390, "desk": 1400} {
 			page.Do(t, emulation.SetDeviceMetricsOverride(width, 900, 1, width < 500))
 			for _, scheme := range []string{"light", "dark"} {
-				page.Do(t, emulation.SetEmulatedMedia().WithFeatures(
-					[]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))
-				page.Becomes(t, `document.documentElement.dataset.theme === "`+scheme+`"`)
+				prefer(t, page, scheme)
 				page.Picture(t, "actions-"+name+"-"+scheme)
 				press("restart")
 				page.Picture(t, "confirm-"+name+"-"+scheme)

@@ -406,8 +406,7 @@ func TestInABrowser(t *testing.T) {
 			.filter((e) => !e.closest("[hidden]") &&
 			!(e.getAttribute("aria-label") || e.textContent || e.labels?.[0]?.textContent || e.getAttribute("title"))).map((e) => e.outerHTML)`))
 		for _, scheme := range []string{"light", "dark"} {
-			page.Do(t, emulation.SetEmulatedMedia().WithFeatures(
-				[]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))
+			prefer(t, page, scheme)
 			colour := func(name string) [3]float64 {
 				return rgb(t, browser.Value[string](t, page, `getComputedStyle(document.documentElement).getPropertyValue("--`+name+
 					`").trim()`))
@@ -454,6 +453,14 @@ func pixel(t *testing.T, page *browser.Page, i, dx, dy int) string {
 	return browser.Value[string](t, page,
 		fmt.Sprintf(`(() => { const c = document.querySelector(".card canvas"), r = devicePixelRatio;
 		const d = c.getContext("2d").getImageData((%d * 16 + %d) * r, %d * r, 1, 1).data; return "#" + [...d].slice(0, 3).map((n) => n.toString(16).padStart(2, "0")).join(""); })()`, i, dx, dy))
+}
+
+// prefer has the reader's system prefer a colour scheme, light or dark, and waits until the page has it.
+func prefer(t *testing.T, page *browser.Page, scheme string) {
+	t.Helper()
+	page.Do(t, emulation.SetEmulatedMedia().WithFeatures(
+		[]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))
+	page.Becomes(t, `document.documentElement.dataset.theme === "`+scheme+`"`)
 }
 
 var hex = regexp.MustCompile(`^#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})$`)
@@ -535,8 +542,7 @@ func TestItFitsTheScreen(t *testing.T) {
 			for name, width := range map[string]int64{"phone": 390, "desk": 1400} {
 				page.Do(t, emulation.SetDeviceMetricsOverride(width, 900, 1, width < 500))
 				for _, theme := range []string{"light", "dark"} {
-					page.Do(t, emulation.SetEmulatedMedia().WithFeatures(
-						[]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}))
+					prefer(t, page, theme)
 					for view, hash := range map[string]string{"all": "#/", "one": "#/shop/web"} {
 						page.Do(t, browser.Eval(`location.hash = "`+hash+`"`))
 						page.Becomes(t, `document.querySelector("#one").hidden === (location.hash === "#/") &&

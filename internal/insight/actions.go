@@ -147,7 +147,7 @@ func toGo(set *appsv1alpha1.CollaSet) string {
 	case left == 1:
 		return "1 Pod is still to get revision " + st.UpdatedRevision
 	}
-	return fmt.Sprintf("%d Pods are still to get revision %s, as fast as rules and maxUnavailable let them", left,
+	return fmt.Sprintf("%d Pods are still to get revision %s, as fast as rules and maxUnavailable allow", left,
 		st.UpdatedRevision)
 }
 
@@ -225,7 +225,7 @@ func recreated(set *appsv1alpha1.CollaSet) string {
 	if set.Spec.UpdateStrategy.PodUpdatePolicy == appsv1alpha1.PodUpdateReplace {
 		how = strings.Fields(how)[0] + " replaced, another one first,"
 	}
-	return who + " " + how + " as an update, as fast as rules and maxUnavailable let" + rest
+	return who + " " + how + " as an update, as fast as rules and maxUnavailable allow" + rest
 }
 
 // joins is what a restart does to a rollout under way.

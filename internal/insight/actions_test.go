@@ -53,7 +53,7 @@ func TestActions(t *testing.T) {
 		promote = "Promote web: the partition (6) is removed, and no Pod is kept back."
 		undo    = "Undo web: the template of revision 1 (web-1) is put back: main=web:1."
 		change  = " Change your manifests as well."
-		restart = "Restart web: all 10 Pods are re-created as an update, as fast as rules and maxUnavailable let."
+		restart = "Restart web: all 10 Pods are re-created as an update, as fast as rules and maxUnavailable allow."
 		joins   = " Those that do not have revision web-2 yet get it with that."
 		label   = appsv1alpha1.UpdateIncludedLabel
 	)
@@ -74,7 +74,7 @@ func TestActions(t *testing.T) {
 			" None of 10 Pods has the new revision web-2 yet.", restart + joins}},
 		"one that the controller has not seen": {set: unseen, want: []string{pause, restart}},
 		"one that is paused": {set: paused, want: []string{resume +
-			" 6 Pods are still to get revision web-2, as fast as rules and maxUnavailable let them.", restart + joins}},
+			" 6 Pods are still to get revision web-2, as fast as rules and maxUnavailable allow.", restart + joins}},
 		"one that is paused before its last Pod": {set: all(paused, updated(9)),
 			want: []string{resume + " 1 Pod is still to get revision web-2.", restart + joins}},
 		"one that is paused and updated": {set: all(paused, updated(10)), want: []string{resume, restart + joins}},
@@ -84,36 +84,37 @@ func TestActions(t *testing.T) {
 		"one that is paused, by label": {set: all(byLabel, paused), want: []string{
 			resume + " Pods with the label " + label + " are to get revision web-2.",
 			"Restart web: Pods with the label " + label + " are re-created as an update, as fast as rules and " +
-				"maxUnavailable let." + joins}},
+				"maxUnavailable allow." + joins}},
 		"one with a partition": {partition: "6", want: []string{pause +
 			" 4 of 10 Pods have the new revision web-2 and keep it.",
 			promote + " 10 of 10 Pods are to be at web-2: 6 more than now.",
-			"Restart web: 4 of 10 Pods are re-created as an update, as fast as rules and maxUnavailable let; the partition " +
+			"Restart web: 4 of 10 Pods are re-created as an update, as fast as rules and maxUnavailable allow; the partition " +
 				"keeps the others as they are." + joins}},
 		"one with a partition that is paused": {partition: "9", set: all(paused, updated(1)), want: []string{resume,
 			"Promote web: the partition (9) is removed, and no Pod is kept back. 10 of 10 Pods are to be at web-2: 9 more " +
 				"than now. It is paused, and begins when it is resumed.",
-			"Restart web: 1 of 10 Pods is re-created as an update, as fast as rules and maxUnavailable let; the partition " +
+			"Restart web: 1 of 10 Pods is re-created as an update, as fast as rules and maxUnavailable allow; the partition " +
 				"keeps the others as they are." + joins}},
 		"at rest": {set: done, want: []string{restart}},
 		"at rest, and a Pod is replaced": {set: all(done, operating(1)), want: []string{
 			pause + " The operation on 1 Pod has begun and is finished.", restart}},
 		"at rest with a partition": {partition: "6", set: done, want: []string{
 			promote + " No rollout is under way: it applies to the next one.",
-			"Restart web: 4 of 10 Pods are re-created as an update, as fast as rules and maxUnavailable let; the partition " +
+			"Restart web: 4 of 10 Pods are re-created as an update, as fast as rules and maxUnavailable allow; the partition " +
 				"keeps the others as they are."}},
 		"one Pod": {set: all(done, one), want: []string{
-			"Restart web: its Pod is re-created as an update, as fast as rules and maxUnavailable let."}},
+			"Restart web: its Pod is re-created as an update, as fast as rules and maxUnavailable allow."}},
 		"one Pod that is replaced": {set: all(done, one, replaces), want: []string{
-			"Restart web: its Pod is replaced, another one first, as an update, as fast as rules and maxUnavailable let."}},
+			"Restart web: its Pod is replaced, another one first, as an update, as fast as rules and maxUnavailable allow."}},
 		"many that are replaced": {set: all(done, replaces), want: []string{
-			"Restart web: all 10 Pods are replaced, another one first, as an update, as fast as rules and maxUnavailable let."}},
+			"Restart web: all 10 Pods are replaced, another one first, as an update, as fast as rules and maxUnavailable " +
+				"allow."}},
 
 		"back from a rollout": {back: first(6, ptr.To(true)), want: []string{
 			pause + " 4 of 10 Pods have the new revision web-2 and keep it.",
 			undo + " 4 of 10 Pods go back, in place." + change, restart + joins}},
 		"back from its first Pod": {set: all(paused, updated(1)), back: first(9, ptr.To(false), "template.spec.hostNetwork"),
-			want: []string{resume + " 9 Pods are still to get revision web-2, as fast as rules and maxUnavailable let them.",
+			want: []string{resume + " 9 Pods are still to get revision web-2, as fast as rules and maxUnavailable allow.",
 				undo + " 1 of 10 Pods goes back, re-created because of template.spec.hostNetwork. It is paused, and begins " +
 					"when it is resumed." + change, restart + joins}},
 		"back while it is paused, with Pods under way": {set: all(paused, updated(10), operating(1)), back: first(0, nil),
@@ -126,17 +127,17 @@ func TestActions(t *testing.T) {
 			pause + " 4 of 10 Pods have the new revision web-2 and keep it.",
 			promote + " 10 of 10 Pods are to be at web-2: 6 more than now.",
 			undo + " 4 of 10 Pods go back." + change,
-			"Restart web: 4 of 10 Pods are re-created as an update, as fast as rules and maxUnavailable let; the partition " +
+			"Restart web: 4 of 10 Pods are re-created as an update, as fast as rules and maxUnavailable allow; the partition " +
 				"keeps the others as they are." + joins}},
 		"back at rest, as the partition lets": {partition: "6", set: done, back: first(0, nil), want: []string{
 			promote + " No rollout is under way: it applies to the next one.",
 			undo + " 4 of 10 Pods go back; the partition keeps 6 Pods as they are." + change,
-			"Restart web: 4 of 10 Pods are re-created as an update, as fast as rules and maxUnavailable let; the partition " +
+			"Restart web: 4 of 10 Pods are re-created as an update, as fast as rules and maxUnavailable allow; the partition " +
 				"keeps the others as they are."}},
 		"back by label": {set: all(done, byLabel), back: first(0, nil), want: []string{
 			undo + " Pods with the label " + label + " go back." + change,
 			"Restart web: Pods with the label " + label + " are re-created as an update, as fast as rules and " +
-				"maxUnavailable let."}},
+				"maxUnavailable allow."}},
 
 		"what is being deleted": {set: func(set *appsv1alpha1.CollaSet) {
 			set.DeletionTimestamp = &metav1.Time{}

@@ -117,7 +117,7 @@ function renderOffer(problem) {
       ),
     ),
   );
-  if (focused) (buttonOf(focused) || $("acts-buttons").firstElementChild || $("one-title")).focus();
+  if (focused) focusOn(focused);
   const byReason = new Map();
   for (const { verb, refused } of actions)
     if (refused) byReason.set(refused, [...(byReason.get(refused) || []), verb]);
@@ -127,7 +127,12 @@ function renderOffer(problem) {
   );
 }
 
-const buttonOf = (id) => [...$("acts-buttons").children].find((b) => b.dataset.id === id);
+// focusOn moves the focus to a button, or near it if it is gone: the page may show what came of an action before or
+// after the confirmation closes.
+function focusOn(id) {
+  const buttons = [...$("acts-buttons").children];
+  (buttons.find((b) => b.dataset.id === id) || buttons[0] || $("one-title")).focus();
+}
 
 // sentences is what the server says, each line as a sentence.
 const sentences = (text) => text.trim().split("\n").map(sentence).join(" ");
@@ -203,5 +208,5 @@ $("confirm-yes").addEventListener("click", act);
 $("confirm-no").addEventListener("click", () => $("confirm").close());
 $("confirm").addEventListener("close", () => {
   confirmed = null;
-  (buttonOf(`act/${$("confirm").dataset.verb}`) || $("one-title")).focus();
+  focusOn(`act/${$("confirm").dataset.verb}`);
 });
