@@ -27,16 +27,19 @@ GOLANGCI_LINT := bin/golangci-lint
 RACE := $(shell command -v $$(go env CC) >/dev/null 2>&1 && echo -race)
 # What is built does not depend on the folder, so that Go finds it in its cache in every clone.
 export GOFLAGS := $(strip $(filter-out -trimpath,$(shell go env GOFLAGS)) -trimpath)
+# Programs ship without cgo. Tests are built alike, so that what they share is compiled once.
+export CGO_ENABLED := 0
 # client-go ends a program under test that changes what its cache holds. At night tests run in another order each time,
 # and anew; else Go does not repeat one of which nothing has changed.
 GO_TEST := KUBE_CACHE_MUTATION_DETECTOR=true go test $(if $(KUPERATOR_NIGHTLY),-shuffle=on -count=1) -timeout 40m $(if $(RUN),-run '$(RUN)')
-TEST := $(GO_TEST) $(RACE)
+WITH_RACE := CGO_ENABLED=1
+TEST := $(if $(RACE),$(WITH_RACE) )$(GO_TEST) $(RACE)
 # The packages below test/ drive clusters and programs, or search for long: without the race detector, which would be what takes the
 # time. It is on for everything else. make test-nightly has it on everywhere.
 STORIES_RACE ?=
 # These wait most of the time: so many packages run at a time, and so many stories of each that lets them. Garbage is
 # collected rarely: a machine has memory for four control planes, and not too many cores.
-STORIES := GOGC=400 $(GO_TEST) -count=1 -shuffle=on $(STORIES_RACE) -p 3 -parallel 6
+STORIES := $(if $(STORIES_RACE),$(WITH_RACE) )GOGC=400 $(GO_TEST) -count=1 -shuffle=on $(STORIES_RACE) -p 3 -parallel 6
 BELOW_TEST := ^kusionstack.io/kuperator/test/
 # Of these, packages that are long and guard what rarely changes. make test leaves them out unless PKG names them;
 # .ci/run runs each for a change to what it guards, and make test-nightly runs all.
@@ -66,7 +69,7 @@ generate: ## Write all generated code, CRDs, roles and reference pages
 .PHONY: build
 build: ## Build all programs into bin/, the plugin kubectl-kuperator too (TAGS=)
 	@mkdir -p bin
-	CGO_ENABLED=0 go build -trimpath $(if $(TAGS),-tags '$(TAGS)') -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+	go build -trimpath $(if $(TAGS),-tags '$(TAGS)') -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 # Where go install puts programs, or bin/ of PREFIX.
 PLUGIN_DIR = $(if $(PREFIX),$(PREFIX)/bin,$(or $(shell go env GOBIN),$(firstword $(subst :, ,$(shell go env GOPATH)))/bin))
@@ -74,7 +77,7 @@ PLUGIN_DIR = $(if $(PREFIX),$(PREFIX)/bin,$(or $(shell go env GOBIN),$(firstword
 .PHONY: install-plugin
 install-plugin: ## Install kubectl kuperator and its completion where go install does, or into PREFIX/bin (PREFIX=)
 	@mkdir -p bin '$(PLUGIN_DIR)'
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/kubectl-kuperator
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/kubectl-kuperator
 	install -m 0755 bin/kubectl-kuperator cmd/kubectl-kuperator/kubectl_complete-kuperator '$(PLUGIN_DIR)'
 	@echo 'kubectl finds it if this folder is in PATH: $(PLUGIN_DIR)'
 
@@ -309,24 +312,24 @@ test-release: ## Make the release in two clones and compare; install its plugin 
 
 ##@ Run
 
-# Compiles with the flags of the control plane (no cgo), so that what is in both is compiled once; tells how far it is.
-PREPARE := CGO_ENABLED=0 go run ./hack/prepare
+# Compiles with the flags of the control plane, so that what is in both is compiled once; tells how far it is.
+PREPARE := go run ./hack/prepare
 
 .PHONY: demo
 demo: ## Show the suite at work on a local cluster (SLOW=1 pauses; KEEP=1 leaves it running; KUBECONFIG= another cluster)
 	@echo "make demo: compiling what finds out what is to be compiled; half a minute, the first time"
 	@assets="$$($(PREPARE) ./hack/demo ./cmd/...)"; \
-	KUPERATOR_ASSETS="$$assets" CGO_ENABLED=0 go run ./hack/demo $(if $(SLOW),--slow) $(if $(KEEP),--keep) $(if $(filter command,$(firstword $(origin KUBECONFIG))),--kubeconfig '$(KUBECONFIG)')
+	KUPERATOR_ASSETS="$$assets" go run ./hack/demo $(if $(SLOW),--slow) $(if $(KEEP),--keep) $(if $(filter command,$(firstword $(origin KUBECONFIG))),--kubeconfig '$(KUBECONFIG)')
 
 .PHONY: demo-stop
 demo-stop: ## Stop what make demo KEEP=1 left running
-	@CGO_ENABLED=0 go run ./hack/demo --stop
+	@go run ./hack/demo --stop
 
 .PHONY: cluster-up
 cluster-up: ## Start a local cluster with simulated nodes (NAME=, NODES=, PORT=)
 	@assets="$$($(PREPARE) ./hack/localkube)"; \
-	KUPERATOR_ASSETS="$$assets" CGO_ENABLED=0 go run ./hack/localkube up --name '$(NAME)' --nodes '$(NODES)' --port '$(PORT)'
+	KUPERATOR_ASSETS="$$assets" go run ./hack/localkube up --name '$(NAME)' --nodes '$(NODES)' --port '$(PORT)'
 
 .PHONY: cluster-down
 cluster-down: ## Stop it and remove what it left (NAME=)
-	@CGO_ENABLED=0 go run ./hack/localkube down --name '$(NAME)'
+	@go run ./hack/localkube down --name '$(NAME)'

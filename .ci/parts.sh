@@ -62,10 +62,12 @@ if command -v "$(go env CC)" >/dev/null; then race=-race; fi
 
 # What is built does not depend on the folder: Go finds it in its cache in every clone.
 export GOFLAGS="${GOFLAGS-$(go env GOFLAGS)} -trimpath"
+# As make has it: programs ship without cgo, and tests are built alike, but for the race detector.
+export CGO_ENABLED=0
 
 compile() { # all at once what other parts would compile one package at a time
 	go build ./... || return
-	if [[ -n $race ]]; then go build "$race" ./internal/... ./api/... ./cmd/...; fi
+	if [[ -n $race ]]; then CGO_ENABLED=1 go build "$race" ./internal/... ./api/... ./cmd/...; fi
 }
 
 # Runs the tests on real nodes where that can be had, after installing what they need.
