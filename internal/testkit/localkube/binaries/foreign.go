@@ -3,20 +3,32 @@ package binaries
 import (
 	"context"
 	"io"
+	"path"
 	"path/filepath"
 )
 
-// Foreign is a program of others that deploy has something for. A module below hack pins its version and has its main
-// package.
+// Foreign is a program of others that people run the suite with. A module below hack pins its version.
 type Foreign struct {
-	name   string // for people
-	folder string // below hack, and the name of the program
-	module string // whose source it is
+	name    string // for people
+	folder  string // below hack
+	module  string // whose source it is
+	program string // its main package, theirs or, in the folder, one of ours
+	tags    string // with which it is built
 }
 
 // CertManager is its controllers of Certificates and Issuers, and its cainjector.
 var CertManager = Foreign{name: "cert-manager", folder: "certmanager",
-	module: "github.com/cert-manager/cert-manager"}
+	module: "github.com/cert-manager/cert-manager", program: modulePath + "/hack/certmanager"}
+
+// PrometheusOperator is the Prometheus operator.
+var PrometheusOperator = Foreign{name: "the Prometheus operator", folder: "prometheusoperator",
+	module:  "github.com/prometheus-operator/prometheus-operator",
+	program: "github.com/prometheus-operator/prometheus-operator/cmd/operator"}
+
+// Prometheus is of the version that the operator runs by default. It finds targets in Kubernetes only: other ways would
+// be a lot to compile.
+var Prometheus = Foreign{name: "Prometheus", folder: "prometheusoperator", module: "github.com/prometheus/prometheus",
+	program: "github.com/prometheus/prometheus/cmd/prometheus", tags: "remove_all_sd,enable_kubernetes_sd"}
 
 // Asset returns the path of the program, built and cached the way Assets does, which takes minutes the first time.
 func (f Foreign) Asset(ctx context.Context, progress io.Writer) (program string, err error) {
@@ -24,10 +36,11 @@ func (f Foreign) Asset(ctx context.Context, progress io.Writer) (program string,
 	if err != nil {
 		return "", err
 	}
-	flags := []string{"-mod=readonly", "-ldflags", "-s -w"}
-	built, err := cachedBuild(ctx, progress, recipe{name: f.name, sources: []string{dir}, flags: flags}.single(
-		&Compilation{Name: f.name, Dir: dir, Flags: flags, Packages: []string{"./"}}))
-	return filepath.Join(built, f.folder), err
+	flags := []string{"-mod=readonly", "-ldflags", "-s -w", "-tags", f.tags}
+	key := append([]string{f.program}, flags...)
+	built, err := cachedBuild(ctx, progress, recipe{name: f.name, sources: []string{dir}, flags: key}.single(
+		&Compilation{Name: f.name, Dir: dir, Flags: flags, Packages: []string{f.program}}))
+	return filepath.Join(built, path.Base(f.program)), err
 }
 
 // Source returns the folder of the program's module in Go's module cache. It has the CRDs, too.
