@@ -32,7 +32,7 @@ func TestCertManager(t *testing.T) {
 	foreign(t)
 	w := newWorld(t)
 	w.namespaces(t, storyNamespace)
-	w.runForeign(t, binaries.CertManager, "deploy/crds/*.yaml")
+	w.runForeign(t, binaries.CertManager, []string{"--kubeconfig=" + w.cluster.AdminKubeconfig}, "deploy/crds/*.yaml")
 	t.Run("chart, in a namespace of another name", func(t *testing.T) {
 		w.restrict(t, "platform")
 		i := w.release(t, "platform", "kuperator", "--values", variant(t, "webhook-only"), "--set",

@@ -23,7 +23,7 @@ func foreign(t *testing.T) {
 
 // runForeign applies the CRDs that lie at some places of a program's source, and runs it as administrator until the
 // test ends.
-func (w *world) runForeign(t *testing.T, of binaries.Foreign, crds ...string) {
+func (w *world) runForeign(t *testing.T, of binaries.Foreign, args []string, crds ...string) {
 	t.Helper()
 	path, err := of.Asset(t.Context(), os.Stderr)
 	require.NoError(t, err)
@@ -39,8 +39,9 @@ func (w *world) runForeign(t *testing.T, of binaries.Foreign, crds ...string) {
 	}
 	require.NoError(t, localkube.WaitForCRDs(t.Context(), w.cluster.RESTConfig()))
 	p := &child.Process{Name: filepath.Base(path), Log: filepath.Join(t.TempDir(), "log")}
-	require.NoError(t, p.Start(path, []string{"--kubeconfig=" + w.cluster.AdminKubeconfig},
-		[]string{"HOME=" + t.TempDir()}, false))
+	own := t.TempDir()
+	require.NoError(t, p.Start(path, args,
+		[]string{"HOME=" + own, "TMPDIR=" + own, "KUBECONFIG=" + w.cluster.AdminKubeconfig}, false))
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(p.Tail(40))

@@ -3,20 +3,25 @@ package binaries
 import (
 	"context"
 	"io"
+	"path"
 	"path/filepath"
 )
 
-// Foreign is a program of others that deploy has something for. A module below hack pins its version and has its main
-// package.
+// Foreign is a program of others that people run the suite with. A module below hack pins its version.
 type Foreign struct {
-	name   string // for people
-	folder string // below hack, and the name of the program
-	module string // whose source it is
+	name    string // for people
+	folder  string // below hack
+	module  string // whose source it is
+	program string // its main package, theirs or, in the folder, one of ours
 }
 
 // CertManager is its controllers of Certificates and Issuers, and its cainjector.
 var CertManager = Foreign{name: "cert-manager", folder: "certmanager",
-	module: "github.com/cert-manager/cert-manager"}
+	module: "github.com/cert-manager/cert-manager", program: modulePath + "/hack/certmanager"}
+
+// Flux is its kustomize-controller.
+var Flux = Foreign{name: "Flux's kustomize-controller", folder: "flux",
+	module: "github.com/fluxcd/kustomize-controller", program: "github.com/fluxcd/kustomize-controller"}
 
 // Asset returns the path of the program, built and cached the way Assets does, which takes minutes the first time.
 func (f Foreign) Asset(ctx context.Context, progress io.Writer) (program string, err error) {
@@ -26,8 +31,8 @@ func (f Foreign) Asset(ctx context.Context, progress io.Writer) (program string,
 	}
 	flags := []string{"-mod=readonly", "-ldflags", "-s -w"}
 	built, err := cachedBuild(ctx, progress, recipe{name: f.name, sources: []string{dir}, flags: flags}.single(
-		&Compilation{Name: f.name, Dir: dir, Flags: flags, Packages: []string{"./"}}))
-	return filepath.Join(built, f.folder), err
+		&Compilation{Name: f.name, Dir: dir, Flags: flags, Packages: []string{f.program}}))
+	return filepath.Join(built, path.Base(f.program)), err
 }
 
 // Source returns the folder of the program's module in Go's module cache. It has the CRDs, too.
