@@ -153,9 +153,9 @@ test-install: ## Install, upgrade and uninstall every overlay and every variant 
 	assets="$$(go run ./hack/localkube assets)" && INSTALL=all KUBEBUILDER_ASSETS="$$assets" go test -count=1 -v -timeout 60m $(if $(RUN),-run '$(RUN)') ./test/install/...
 
 .PHONY: test-foreign
-test-foreign: ## Run cert-manager and the Prometheus operator on what deploy/ has for them; compiles them once, minutes (RUN=)
+test-foreign: ## Run cert-manager, Flux and the Prometheus operator on what deploy/ has; compiles them once, minutes (RUN=)
 	assets="$$(go run ./hack/localkube assets)" && KUPERATOR_FOREIGN_TESTS=1 KUBEBUILDER_ASSETS="$$assets" \
-		go test -count=1 -v -timeout 90m -run '$(or $(RUN),^(TestCertManager|TestPrometheusOperator)$$)' ./test/install
+		go test -count=1 -v -timeout 90m -run '$(or $(RUN),^(TestCertManager|TestFlux|TestPrometheusOperator)$$)' ./test/install
 
 .PHONY: test-node
 test-node: ## Run the suite under load on two real nodes; root on Linux (RUN=)
@@ -268,7 +268,7 @@ verify-format:
 # Modules of their own beside the main one: what is tidy in them, and of those with code of ours what vet finds.
 VETTED := examples/action examples/adapter examples/operator hack/images hack/tools/monitoring hack/tools/plots \
 	hack/vulncheck
-MODULES := $(VETTED) hack/certmanager hack/helm hack/krew hack/prometheusoperator hack/refdocs hack/tools
+MODULES := $(VETTED) hack/certmanager hack/flux hack/helm hack/krew hack/prometheusoperator hack/refdocs hack/tools
 
 .PHONY: verify-modules
 verify-modules:

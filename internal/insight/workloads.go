@@ -89,7 +89,7 @@ func notObserved(controller string, observed, generation int64) []Reason {
 	}
 	return []Reason{{
 		Code: CodeNotObserved, Message: fmt.Sprintf("%s has not looked at the present spec (generation %d of %d)",
-			controller, observed, generation),
+			controller, max(observed, 0), generation), // -1 by the default of the CRD
 		Next: "wait some seconds; then see whether it runs: kubectl kuperator doctor",
 	}}
 }

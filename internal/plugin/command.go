@@ -16,10 +16,11 @@ import (
 	"kusionstack.io/kuperator/internal/insight"
 )
 
-// name is the plugin's name to users, and its field manager with a dash.
 const (
-	name         = "kubectl kuperator"
-	fieldManager = "kubectl-kuperator"
+	name    = "kubectl kuperator" // to users
+	program = "kubectl-kuperator"
+	// fieldManager does not begin with "kubectl": Flux undoes what such field managers write.
+	fieldManager = "kuperator-plugin"
 )
 
 // version is set at build time.
@@ -95,7 +96,7 @@ func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
 func newCommand(streams genericiooptions.IOStreams) (*plugin, *cobra.Command) {
 	p := &plugin{IOStreams: streams, config: genericclioptions.NewConfigFlags(true), clock: clock.RealClock{}}
 	root := &cobra.Command{
-		Use:   fieldManager,
+		Use:   program,
 		Short: "See what Pods under the lifecycle wait for, and operate their workloads",
 		Long: `See what Pods under the lifecycle wait for, and operate their workloads.
 

@@ -56,7 +56,7 @@ func (p *plugin) connect() (*session, error) {
 	}
 	config.QPS, config.Burst = qps, burst
 	config.WarningHandlerWithContext = warningsTo(p.ErrOut)
-	config.UserAgent = fieldManager + "/" + buildVersion()
+	config.UserAgent = program + "/" + buildVersion()
 	server := &serverTime{clock: p.clock}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &timedTransport{next, server} })
 	s := &session{config: config, namespace: namespace, system: p.system, clock: p.clock, server: server}

@@ -44,6 +44,8 @@ type CollaSet struct {
 	Spec CollaSetSpec `json:"spec,omitempty"`
 
 	// Status is the observed state. Only collaset-controller writes it.
+	// Before that its observedGeneration is -1: kstatus takes an object without it for one that is ready.
+	// +kubebuilder:default={"observedGeneration":-1}
 	// +optional
 	Status CollaSetStatus `json:"status,omitempty"`
 }

@@ -32,6 +32,8 @@ type OperationJob struct {
 	Spec OperationJobSpec `json:"spec,omitempty"`
 
 	// Status is how far the job is. Only operationjob-controller writes it.
+	// Before that its observedGeneration is -1: kstatus takes an object without it for one that is ready.
+	// +kubebuilder:default={"observedGeneration":-1}
 	// +optional
 	Status OperationJobStatus `json:"status,omitempty"`
 }

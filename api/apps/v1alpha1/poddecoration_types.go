@@ -34,6 +34,8 @@ type PodDecoration struct {
 	Spec PodDecorationSpec `json:"spec,omitempty"`
 
 	// Status is how far the Pods are. Only poddecoration-controller writes it.
+	// Before that its observedGeneration is -1: kstatus takes an object without it for one that is ready.
+	// +kubebuilder:default={"observedGeneration":-1}
 	// +optional
 	Status PodDecorationStatus `json:"status,omitempty"`
 }

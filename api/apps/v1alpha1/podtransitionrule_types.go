@@ -32,6 +32,8 @@ type PodTransitionRule struct {
 	Spec PodTransitionRuleSpec `json:"spec,omitempty"`
 
 	// Status is the ledger of grants, and the reasons of refusals. Only podtransitionrule-controller writes it.
+	// Before that its observedGeneration is -1: kstatus takes an object without it for one that is ready.
+	// +kubebuilder:default={"observedGeneration":-1}
 	// +optional
 	Status PodTransitionRuleStatus `json:"status,omitempty"`
 }

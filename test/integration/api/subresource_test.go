@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/discovery"
+	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"kusionstack.io/kuperator/api/client/clientset/versioned"
@@ -73,14 +74,27 @@ grants:
 			object, _ := parse(t, plain[tc.kind])
 			object.SetNamespace(newNamespace(t))
 			require.NoError(t, cluster.Create(t.Context(), object))
-			_, status := parse(t, "apiVersion: v1\nkind: Want\nstatus:"+indent(tc.status))
-			object.Object["status"] = status
+			_, reported := parse(t, "apiVersion: v1\nkind: Want\nstatus:"+indent(tc.status))
+			object.Object["status"] = reported
 			require.NoError(t, cluster.Status().Update(t.Context(), object.DeepCopy()))
-			want := counted(t, tc.kind, status)
+			want := counted(t, tc.kind, reported)
 			if diff := cmp.Diff(want, fetch(t.Context(), t, object).Object["status"]); diff != "" {
 				t.Errorf("(-written +stored):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestNewObjectsAreInProgress: kstatus takes an object that reports nothing for one that is ready, and a controller may
+// be late.
+func TestNewObjectsAreInProgress(t *testing.T) {
+	for _, kind := range []string{"collaset", "operationjob", "poddecoration", "podtransitionrule"} {
+		object, _ := every(t, kind)
+		object.SetNamespace(newNamespace(t))
+		require.NoError(t, cluster.Create(t.Context(), object))
+		result, err := status.Compute(fetch(t.Context(), t, object))
+		require.NoError(t, err)
+		require.Equal(t, status.InProgressStatus, result.Status, kind)
 	}
 }
 

@@ -30,6 +30,10 @@ var PrometheusOperator = Foreign{name: "the Prometheus operator", folder: "prome
 var Prometheus = Foreign{name: "Prometheus", folder: "prometheusoperator", module: "github.com/prometheus/prometheus",
 	program: "github.com/prometheus/prometheus/cmd/prometheus", tags: "remove_all_sd,enable_kubernetes_sd"}
 
+// Flux is its kustomize-controller.
+var Flux = Foreign{name: "Flux's kustomize-controller", folder: "flux",
+	module: "github.com/fluxcd/kustomize-controller", program: "github.com/fluxcd/kustomize-controller"}
+
 // Asset returns the path of the program, built and cached the way Assets does, which takes minutes the first time.
 func (f Foreign) Asset(ctx context.Context, progress io.Writer) (program string, err error) {
 	dir, err := f.dir()

@@ -20,6 +20,7 @@ type CollaSetApplyConfiguration struct {
 	// Spec is the desired state.
 	Spec *CollaSetSpecApplyConfiguration `json:"spec,omitempty"`
 	// Status is the observed state. Only collaset-controller writes it.
+	// Before that its observedGeneration is -1: kstatus takes an object without it for one that is ready.
 	Status *CollaSetStatusApplyConfiguration `json:"status,omitempty"`
 }
 

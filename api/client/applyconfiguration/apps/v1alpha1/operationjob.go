@@ -20,6 +20,7 @@ type OperationJobApplyConfiguration struct {
 	// Spec is what to do, and to which Pods.
 	Spec *OperationJobSpecApplyConfiguration `json:"spec,omitempty"`
 	// Status is how far the job is. Only operationjob-controller writes it.
+	// Before that its observedGeneration is -1: kstatus takes an object without it for one that is ready.
 	Status *OperationJobStatusApplyConfiguration `json:"status,omitempty"`
 }
 

@@ -20,6 +20,7 @@ type PodDecorationApplyConfiguration struct {
 	// Spec is what is added, and to which Pods.
 	Spec *PodDecorationSpecApplyConfiguration `json:"spec,omitempty"`
 	// Status is how far the Pods are. Only poddecoration-controller writes it.
+	// Before that its observedGeneration is -1: kstatus takes an object without it for one that is ready.
 	Status *PodDecorationStatusApplyConfiguration `json:"status,omitempty"`
 }
 

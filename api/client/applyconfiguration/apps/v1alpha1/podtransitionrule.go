@@ -20,6 +20,7 @@ type PodTransitionRuleApplyConfiguration struct {
 	// Spec is what the rule requires.
 	Spec *PodTransitionRuleSpecApplyConfiguration `json:"spec,omitempty"`
 	// Status is the ledger of grants, and the reasons of refusals. Only podtransitionrule-controller writes it.
+	// Before that its observedGeneration is -1: kstatus takes an object without it for one that is ready.
 	Status *PodTransitionRuleStatusApplyConfiguration `json:"status,omitempty"`
 }
 
