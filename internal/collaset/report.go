@@ -169,13 +169,22 @@ func (r reporter) recordTurns(o *observation, status *appsv1alpha1.CollaSetStatu
 		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, b.Reason, "Update", "%s", note(b.Message))
 	}
 	if before.UpdatedRevision != "" && before.UpdatedRevision != status.UpdatedRevision {
-		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, "RolloutBegun", "Update",
-			"the template is revision %s now; Pods were last all at %s", status.UpdatedRevision, before.CurrentRevision)
+		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, "RolloutBegun", "Update", "%s", begun(before, status))
 	}
 	if before.CurrentRevision != "" && before.CurrentRevision != status.CurrentRevision {
 		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, string(appsv1alpha1.ReasonRolloutComplete), "Update",
 			"every Pod is at revision %s", status.CurrentRevision)
 	}
+}
+
+// begun tells where a rollout comes from.
+func begun(before, status *appsv1alpha1.CollaSetStatus) string {
+	if before.CurrentRevision == status.UpdatedRevision {
+		return fmt.Sprintf("the template is revision %s again, before every Pod was at %s", status.UpdatedRevision,
+			before.UpdatedRevision)
+	}
+	return fmt.Sprintf("the template is revision %s now; Pods were last all at %s", status.UpdatedRevision,
+		before.CurrentRevision)
 }
 
 // blockerOf is the blocker with this reason, nil if there is none.

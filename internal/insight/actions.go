@@ -176,7 +176,7 @@ func goingBack(set *appsv1alpha1.CollaSet, back *Revision) string {
 	n, rest := set.Status.Replicas-int32(back.Pods), "" //nolint:gosec // fewer than there are
 	stays := stay(Partition(set), ptr.Deref(set.Spec.Replicas, 0))
 	if most := set.Status.Replicas - stays; stays > 0 && back.Name != set.Status.CurrentRevision {
-		n, rest = min(n, most), "; the partition keeps "+podsText(stays)+" as they are"
+		n, rest = min(n, most), "; the partition keeps back "+podsText(stays)
 	}
 	switch {
 	case n <= 0:

@@ -131,7 +131,7 @@ func TestActions(t *testing.T) {
 				"keeps the others as they are." + joins}},
 		"back at rest, as the partition lets": {partition: "6", set: done, back: first(0, nil), want: []string{
 			promote + " No rollout is under way: it applies to the next one.",
-			undo + " 4 of 10 Pods go back; the partition keeps 6 Pods as they are." + change,
+			undo + " 4 of 10 Pods go back; the partition keeps back 6 Pods." + change,
 			"Restart web: 4 of 10 Pods are re-created as an update, as fast as rules and maxUnavailable allow; the partition " +
 				"keeps the others as they are."}},
 		"back by label": {set: all(done, byLabel), back: first(0, nil), want: []string{

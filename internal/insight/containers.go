@@ -21,10 +21,13 @@ const graceSlack = 30 * time.Second
 // notReady says why a Pod is not Ready.
 func (x *index) notReady(pod *corev1.Pod) []Reason {
 	if c := condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
-		return []Reason{{
-			Code: CodeUnschedulable, Message: "no node takes the Pod: " + c.Message, Since: timeOf(c.LastTransitionTime.Time),
-			Next: "change what the template asks for (resources, nodeSelector, affinity, tolerations), or add nodes",
-		}}
+		next := "change what the template asks for (resources, nodeSelector, affinity, tolerations), or add nodes"
+		if strings.Contains(c.Message, "persistentvolumeclaim") {
+			next = "see which of its claims is missing or not bound, and why: kubectl -n " + pod.Namespace +
+				" describe pvc"
+		}
+		return []Reason{{Code: CodeUnschedulable, Message: "no node takes the Pod: " + c.Message,
+			Since: timeOf(c.LastTransitionTime.Time), Next: next}}
 	}
 	if r := x.badNode(pod); r != nil {
 		return []Reason{*r}

@@ -130,7 +130,7 @@ func keptText(set *appsv1alpha1.CollaSet) string {
 	case isByLabel(set):
 		return "of Pods with the label " + appsv1alpha1.UpdateIncludedLabel
 	case kept(set) > 0:
-		return fmt.Sprintf("the partition keeps %s as they are", podsText(kept(set)))
+		return fmt.Sprintf("the partition keeps back %s", podsText(kept(set)))
 	}
 	return ""
 }
@@ -186,7 +186,7 @@ func Promote(set *appsv1alpha1.CollaSet, to *intstr.IntOrString) (Promotion, err
 		return Promotion{}, fmt.Errorf("collaset/%s selects Pods by label and has no partition: choose Pods with "+
 			"kubectl -n %s label pod NAME %s=true", set.Name, set.Namespace, appsv1alpha1.UpdateIncludedLabel)
 	case after > before:
-		return Promotion{}, fmt.Errorf("collaset/%s keeps %s as they are, and promote cannot hold back more (%d): for "+
+		return Promotion{}, fmt.Errorf("collaset/%s keeps back %s, and promote cannot hold back more (%d): for "+
 			"that, raise spec.updateStrategy.rollingUpdate.byPartition.partition", set.Name, podsText(before), after)
 	case partitionText(from) == partitionText(to):
 		return Promotion{}, nil
@@ -215,6 +215,14 @@ func are(n int32) string {
 		return "1 Pod is"
 	}
 	return fmt.Sprintf("%d Pods are", n)
+}
+
+// PartitionPods is how many Pods a partition keeps back, for people.
+func PartitionPods(p *intstr.IntOrString) string {
+	if p.Type == intstr.String {
+		return p.StrVal + " of the Pods"
+	}
+	return podsText(p.IntVal)
 }
 
 // partitionText is a partition for people; without one and 0 are the same.

@@ -80,9 +80,9 @@ func TestRolloutOf(t *testing.T) {
 		"the partition is a share":   {"65%", updated(3, 2), insight.RolloutWaits, "2 of 3 updated Pods are available"},
 		"one that stays is away":     {"6", updated(4, 4), insight.RolloutWaits, "9 of 10 Pods are available"},
 		"as many as the partition has": {"6", both(updated(4, 4), complete), insight.RolloutDone,
-			"the partition keeps 6 Pods as they are"},
+			"the partition keeps back 6 Pods"},
 		"the partition keeps all": {"100%", both(updated(0, 0), complete), insight.RolloutDone,
-			"the partition keeps 10 Pods as they are"},
+			"the partition keeps back 10 Pods"},
 		"back to the current revision, whatever the partition": {"6", func(set *appsv1alpha1.CollaSet) {
 			set.Status.UpdatedRevision = "web-1"
 		}, insight.RolloutWaits, "4 of 10 Pods are updated"},
@@ -158,7 +158,7 @@ func TestPromote(t *testing.T) {
 		"none there": {},
 		"0 there":    {from: "0"},
 		"more": {from: "3", to: "4",
-			err: "collaset/web keeps 3 Pods as they are, and promote cannot hold back more (4)"},
+			err: "collaset/web keeps back 3 Pods, and promote cannot hold back more (4)"},
 		"any, where there is no": {to: "1", err: "cannot hold back more (1)"},
 		"beyond the replicas": {from: "20", to: "12", want: []string{"partition 20 -> 12",
 			"4 Pods are updated to web-2 already: no other one is updated now"}},

@@ -55,6 +55,7 @@ func Main(args []string, streams genericiooptions.IOStreams) int {
 // Run is Main with the caller's context.
 func Run(ctx context.Context, args []string, streams genericiooptions.IOStreams) int {
 	p, root := newCommand(streams) //nolint:contextcheck // completions take the context of their command, which has this one
+	refuseUnknown(root)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	switch {
@@ -124,6 +125,31 @@ Every command reads with the permissions of its user: what may not be read is na
 	root.AddGroup(&cobra.Group{ID: groupLook, Title: "Look:"}, &cobra.Group{ID: groupChange, Title: "Change:"})
 	root.AddCommand(p.commands()...)
 	return p, root
+}
+
+// refuseUnknown refuses a word after a group of commands that is none of them. Cobra shows the help, and reports success.
+func refuseUnknown(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	for _, group := range root.Commands() {
+		if group.HasSubCommands() {
+			group.Args, group.RunE = cobra.NoArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
+}
+
+const unlimited = -1
+
+// between is how many words a command takes. The error shows what they are.
+func between(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < least:
+			return fmt.Errorf("a name is missing: %s", cmd.UseLine())
+		case most != unlimited && len(args) > most:
+			return fmt.Errorf("%q is too much: %s", args[most], cmd.UseLine())
+		}
+		return nil
+	}
 }
 
 const (

@@ -81,7 +81,7 @@ func TestThePageAnswersFromWhatItWatches(t *testing.T) {
 		assert.Contains(t, []string{"controllerrevisions", "events"}, action.GetResource().Resource)
 	}
 	_, err = f.Details(t.Context(), insight.Ref{Kind: "CollaSet", Namespace: "shop", Name: "nothing"})
-	require.ErrorContains(t, err, "no Pods under the lifecycle")
+	require.ErrorContains(t, err, "there is no CollaSet nothing")
 	_, err = f.Details(t.Context(), insight.Ref{Kind: "CollaSet", Namespace: "other", Name: "web"})
 	require.ErrorContains(t, err, "this page shows namespace shop")
 }

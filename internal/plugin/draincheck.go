@@ -27,7 +27,7 @@ PodDisruptionBudgets, finalizers, other Pods that come first (spec.disruption of
 The exit code is 2 if a Pod would wait until a user acts. Rules are evaluated by their current status: the budget that
 is left when the drain begins may differ.`,
 		Example: "  kubectl kuperator drain-check node-3",
-		Args:    cobra.ExactArgs(1), ValidArgsFunction: p.completeNames("Node"),
+		Args:    between(1, 1), ValidArgsFunction: p.completeNames("Node"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := p.checkOutput(); err != nil {
 				return err
@@ -36,7 +36,7 @@ is left when the drain begins may differ.`,
 			if err != nil {
 				return err
 			}
-			check, err := s.drainCheck(cmd.Context(), args[0])
+			check, err := s.drainCheck(cmd.Context(), withoutKind(args[0], "node", "nodes", "no"))
 			if err != nil {
 				return err
 			}

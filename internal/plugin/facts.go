@@ -19,6 +19,9 @@ import (
 // managedPods selects the Pods under the lifecycle.
 const managedPods = appsv1alpha1.ControlLabel + "=" + appsv1alpha1.ControlValue
 
+// setsResource is the resource of CollaSets, as gaps name it.
+const setsResource = "collasets.apps.kusionstack.io"
+
 // jobsResource is the resource of OperationJobs, as gaps name it.
 const jobsResource = "operationjobs.apps.kusionstack.io"
 
@@ -93,7 +96,7 @@ func (s *session) readSets(ctx context.Context, namespace string, f *insight.Fac
 	err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return s.suite.AppsV1alpha1().CollaSets(namespace).List(ctx, o)
 	}, func(set *appsv1alpha1.CollaSet) { f.CollaSets = append(f.CollaSets, *set) })
-	return tolerate(f, err, "list", "collasets.apps.kusionstack.io", namespace,
+	return tolerate(f, err, "list", setsResource, namespace,
 		"what CollaSets want: replicas, revisions, paused, quotas")
 }
 

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -35,9 +37,13 @@ The annotation of the freeze records the reason, the user and the intended end. 
 kubectl kuperator unfreeze.`,
 		Example: "  kubectl kuperator freeze shop --reason \"release week\" --for 48h\n" +
 			"  kubectl kuperator freeze --cluster --reason \"incident 4711\"",
-		Args: cobra.MaximumNArgs(1), ValidArgsFunction: p.completeNamespaces,
+		Args: between(0, 1), ValidArgsFunction: p.completeNamespaces,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if o.reason == "" {
+			o.reason = strings.Join(strings.Fields(o.reason), " ") // it is shown in one line
+			switch {
+			case o.length < 0:
+				return fmt.Errorf("--for is %s: give how long the freeze is meant to last, such as 48h", o.length)
+			case o.reason == "":
 				return errors.New("--reason is missing: those whom the freeze stops will ask")
 			}
 			return p.freeze(cmd.Context(), args, o, true)
@@ -58,7 +64,7 @@ func (p *plugin) unfreezeCommand() *cobra.Command {
 		Use: "unfreeze (NAMESPACE | --cluster)", GroupID: groupChange, Short: "End a freeze",
 		Long:    "End a freeze. Operations that waited for its end continue.",
 		Example: "  kubectl kuperator unfreeze shop\n  kubectl kuperator unfreeze --cluster",
-		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: p.completeNamespaces,
+		Args:    between(0, 1), ValidArgsFunction: p.completeNamespaces,
 		RunE: func(cmd *cobra.Command, args []string) error { return p.freeze(cmd.Context(), args, o, false) },
 	}
 	cmd.Flags().BoolVar(&o.cluster, "cluster", false, "End the freeze of the whole cluster.")
@@ -74,7 +80,11 @@ func (o freezeOptions) place(args []string, system string) (string, error) {
 	case o.cluster:
 		return system, nil
 	}
-	return args[0], nil
+	place := withoutKind(args[0], "namespace", "namespaces", "ns")
+	if strings.Contains(place, "/") {
+		return "", fmt.Errorf("%q is no namespace: give its name", args[0])
+	}
+	return place, nil
 }
 
 func (p *plugin) freeze(ctx context.Context, args []string, o freezeOptions, on bool) error {
@@ -95,6 +105,9 @@ func (p *plugin) freeze(ctx context.Context, args []string, o freezeOptions, on 
 	key := insight.FreezeAnnotation(o.cluster)
 	// Who may set an annotation need not be able to read it: the present value is only for what is printed.
 	was, readErr := s.kube.CoreV1().Namespaces().Get(ctx, place, metav1.GetOptions{})
+	if apierrors.IsNotFound(readErr) {
+		return fmt.Errorf("reading namespace %s: %w", place, readErr)
+	}
 	before, frozen := "", false
 	if readErr == nil {
 		before, frozen = was.Annotations[key]

@@ -107,7 +107,7 @@ func (p *plugin) historyCommand() *cobra.Command {
 		Example: `  kubectl kuperator history collaset/web
   # The whole template of one revision
   kubectl kuperator history collaset/web --revision=2 -o yaml`,
-		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
+		Args: between(1, 2), ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			s, set, err := p.setFor(ctx, args, dryRunNone)
@@ -163,6 +163,7 @@ func (s *session) revision(ctx context.Context, set *appsv1alpha1.CollaSet, numb
 	}
 	one.Revision, one.Name, one.Created = found.Revision, found.Name, found.CreationTimestamp.UTC()
 	one.Images, one.Template, one.VolumeClaimTemplates = imagesOf(data), data.Template(), claimsOf(data)
+	revision.Unrender(one.Template)
 	return one, nil
 }
 
@@ -277,7 +278,7 @@ or --to-revision.
 Pods with an operation under way return to that revision within the operation. Change your manifests as well.`,
 		Example: "  kubectl kuperator undo collaset/web\n" +
 			"  kubectl kuperator undo collaset/web --to-revision=3 --dry-run=server",
-		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
+		Args: between(1, 2), ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, set, err := p.setFor(cmd.Context(), args, dry)
 			if err != nil {
@@ -481,7 +482,9 @@ func asRead(set *appsv1alpha1.CollaSet) []patchOperation {
 func claimsOf(data *revision.Data) []map[string]any {
 	var claims []map[string]any
 	for _, t := range data.ClaimTemplates() {
-		claims = append(claims, t.Object())
+		claim := t.Object()
+		revision.UnrenderClaim(claim)
+		claims = append(claims, claim)
 	}
 	return claims
 }
@@ -489,6 +492,7 @@ func claimsOf(data *revision.Data) []map[string]any {
 // undoPatch replaces the templates as a whole, so it depends on the spec that was read.
 func undoPatch(set *appsv1alpha1.CollaSet, data *revision.Data) []patchOperation {
 	template := data.Template()
+	revision.Unrender(template)
 	unstructured.RemoveNestedField(template, "metadata", "annotations", appsv1alpha1.ConfigurationAnnotation)
 	patch := append(asRead(set), patchOperation{"replace", "/spec/template", template})
 	claims := claimsOf(data)

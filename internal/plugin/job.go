@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/insight"
@@ -59,14 +60,18 @@ func (p *plugin) sessionFor(dry dryRun) (*session, error) {
 // exist returns an error if one of the objects, Pods or a CollaSet, does not exist.
 func (s *session) exist(ctx context.Context, refs []insight.Ref) error {
 	for _, ref := range refs {
-		var err error
 		if ref.Kind == "Pod" {
-			_, err = s.pod(ctx, ref.Name)
-		} else if _, err = s.suite.AppsV1alpha1().CollaSets(s.namespace).Get(ctx, ref.Name, metav1.GetOptions{}); err != nil {
-			err = fmt.Errorf("reading %s in namespace %s: %w", shown(ref), s.namespace, err)
+			if _, err := s.pod(ctx, ref.Name); err != nil {
+				return err
+			}
+			continue
 		}
-		if err != nil {
-			return err
+		set, err := s.suite.AppsV1alpha1().CollaSets(s.namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+		switch {
+		case err != nil:
+			return fmt.Errorf("reading %s in namespace %s: %w", shown(ref), s.namespace, err)
+		case set.Status.Replicas == 0 && ptr.Deref(set.Spec.Replicas, 0) == 0:
+			return fmt.Errorf("%s has no Pods: there is nothing to do", shown(ref))
 		}
 	}
 	return nil

@@ -71,6 +71,9 @@ func (s *shop) object(resource, name string) any {
 	case "collasets":
 		set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: "set"}}
 		set.Spec.UpdateStrategy.PodUpdatePolicy = s.policy
+		if name != "empty" {
+			set.Status.Replicas = 3
+		}
 		return set
 	case "pods":
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name)}}
@@ -179,6 +182,16 @@ func TestDryRunsOfJobs(t *testing.T) {
 }
 
 // TestWithoutTheKindOperationJob: a replacement is asked for by the mark, a restart in place cannot be.
+func TestNoJobForACollaSetWithoutPods(t *testing.T) {
+	for _, command := range []string{"restart collaset/empty --in-place", "replace collaset/empty"} {
+		s := &shop{}
+		_, problems, code := s.runs(t, command)
+		require.Equal(t, codeError, code)
+		require.Contains(t, problems, "collaset/empty has no Pods")
+		require.Empty(t, s.written)
+	}
+}
+
 func TestWithoutTheKindOperationJob(t *testing.T) {
 	s := &shop{withoutJobs: true}
 	out, problems, code := s.runs(t, "replace pod/web-a pod/web-b")

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"sync"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
@@ -29,14 +30,45 @@ import (
 // defaultApplier is the field manager of kubectl apply --server-side.
 const defaultApplier = "kubectl"
 
+// strict refuses fields that do not exist, as kubectl apply does by default.
+const strict = metav1.FieldValidationStrict
+
 // plannable are the resources of which there are plans, by kind.
 var plannable = map[string]schema.GroupVersionResource{
 	appsv1alpha1.CollaSetKind:      appsv1alpha1.SchemeGroupVersion.WithResource("collasets"),
 	appsv1alpha1.PodDecorationKind: appsv1alpha1.SchemeGroupVersion.WithResource("poddecorations"),
 }
 
-// manifests reads the CollaSets and PodDecorations of a file, "-" for standard input. Other objects are left out.
+// manifests reads the CollaSets and PodDecorations of a file, "-" for standard input, or of the files of a folder, as
+// kubectl does. Other objects are left out.
 func (p *plugin) manifests(path, namespace string) ([]*unstructured.Unstructured, error) {
+	files := []string{path}
+	if info, err := os.Stat(path); path != "-" && err == nil && info.IsDir() {
+		files = nil
+		for _, kind := range []string{"*.json", "*.yaml", "*.yml"} {
+			more, err := filepath.Glob(filepath.Join(path, kind))
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, more...)
+		}
+	}
+	var found []*unstructured.Unstructured
+	for _, file := range files {
+		more, err := p.manifestsOf(file, namespace)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, more...)
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("%s has no CollaSet and no PodDecoration (apiVersion %s)", path,
+			appsv1alpha1.SchemeGroupVersion)
+	}
+	return found, nil
+}
+
+func (p *plugin) manifestsOf(path, namespace string) ([]*unstructured.Unstructured, error) {
 	in := p.In
 	if path != "-" {
 		file, err := os.Open(path)
@@ -52,7 +84,7 @@ func (p *plugin) manifests(path, namespace string) ([]*unstructured.Unstructured
 		object := &unstructured.Unstructured{}
 		err := documents.Decode(&object.Object)
 		if errors.Is(err, io.EOF) {
-			break
+			return found, nil
 		}
 		if err != nil {
 			return nil, fmt.Errorf("reading %s: %w", path, err)
@@ -66,11 +98,6 @@ func (p *plugin) manifests(path, namespace string) ([]*unstructured.Unstructured
 		}
 		found = append(found, object)
 	}
-	if len(found) == 0 {
-		return nil, fmt.Errorf("%s has no CollaSet and no PodDecoration (apiVersion %s)", path,
-			appsv1alpha1.SchemeGroupVersion)
-	}
-	return found, nil
 }
 
 // applied is what an object would be after kubectl apply.
@@ -95,7 +122,7 @@ func (s *session) apply(ctx context.Context, manifest *unstructured.Unstructured
 	live, err := objects.Get(ctx, manifest.GetName(), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		next, err := objects.Create(ctx, manifest,
-			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: fieldManager})
+			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: fieldManager, FieldValidation: strict})
 		if g := refusal(err, "create", manifest); g != nil {
 			return applied{next: manifest, gaps: []insight.Gap{*g}}, nil
 		}
@@ -120,7 +147,7 @@ func (s *session) apply(ctx context.Context, manifest *unstructured.Unstructured
 		return a, err
 	}
 	a.next, err = objects.Patch(ctx, live.GetName(), types.MergePatchType, patch,
-		metav1.PatchOptions{FieldManager: fieldManager, DryRun: []string{metav1.DryRunAll}})
+		metav1.PatchOptions{FieldManager: fieldManager, DryRun: []string{metav1.DryRunAll}, FieldValidation: strict})
 	if g := refusal(err, "patch", manifest); g != nil {
 		a.gaps = append(a.gaps, *g)
 		a.next, err = merged(live, patch)

@@ -59,7 +59,7 @@ updates begin, and which rules limit how many at a time.
 Nothing is changed: the manifest is sent to the API server as a dry run. With the name of an object, the plan is that of
 the current rollout. The order is computed by the code of the controllers from the current Pods.`,
 		Example:           "  kubectl kuperator plan -f web.yaml\n  kubectl kuperator plan collaset/web",
-		Args:              cobra.MaximumNArgs(2),
+		Args:              between(0, 2),
 		ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind, appsv1alpha1.PodDecorationKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, _, err := p.planned(cmd.Context(), file, args)
@@ -73,7 +73,7 @@ the current rollout. The order is computed by the code of the controllers from t
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&file, "filename", "f", "", "File with the manifest, or - for standard input.")
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "File or folder with manifests, or - for standard input.")
 	return cmd
 }
 
@@ -125,7 +125,7 @@ The exit code is that of kubectl diff: 0 if nothing changes, 1 if something does
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&file, "filename", "f", "", "File with the manifest, or - for standard input.")
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "File or folder with manifests, or - for standard input.")
 	return cmd
 }
 

@@ -36,7 +36,7 @@ The exit code is 0 if the job succeeds, 1 if it fails, and 130 if the command en
 		Example: `  kubectl kuperator replace pod/web-7k2xd
   kubectl kuperator replace collaset/web --parallelism 10% --detach
   kubectl kuperator replace pod/web-7k2xd --cancel`,
-		Args: cobra.MinimumNArgs(1), ValidArgsFunction: p.completeSeveral("Pod", appsv1alpha1.CollaSetKind),
+		Args: between(1, unlimited), ValidArgsFunction: p.completeSeveral("Pod", appsv1alpha1.CollaSetKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			refs, err := targets(args, "Pod", "Pod", appsv1alpha1.CollaSetKind)
 			switch {

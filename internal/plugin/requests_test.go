@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -186,7 +188,7 @@ func TestTimesAreTheServers(t *testing.T) {
 
 func TestErrorsSayWhatToChange(t *testing.T) {
 	for arguments, want := range map[string]string{
-		"why pod web a":                        "accepts at most 2 arg",
+		"why pod web a":                        `"a" is too much: kubectl kuperator why [KIND/NAME]`,
 		"why service/web":                      "give it as pod/NAME",
 		"status -o xml":                        "use json, yaml, name, wide or jsonpath=TEMPLATE",
 		"status -o jsonpath={.a":               "unclosed action",
@@ -194,6 +196,12 @@ func TestErrorsSayWhatToChange(t *testing.T) {
 		"status --pods=some":                   "use moving, all or none",
 		"status -A collaset/web":               "-n instead of -A",
 		"freeze shop":                          "--reason is missing",
+		"freeze shop --reason= --for 1h":       "--reason is missing",
+		"freeze shop --reason x --for -1h":     "--for is -1h0m0s",
+		"freeze pod/shop --reason x":           "is no namespace",
+		"undo":                                 "a name is missing: kubectl kuperator undo collaset/NAME",
+		"set img web main=web:2":               `unknown command "img"`,
+		"completion fsh":                       `unknown command "fsh"`,
 		"freeze --reason x":                    "or --cluster",
 		"freeze shop --cluster --reason x":     "or --cluster",
 		"pause web --dry-run=maybe":            "use none, client or server",
@@ -228,4 +236,21 @@ func TestTheSuiteMayBeElsewhere(t *testing.T) {
 	require.Contains(t, asked, "/namespaces/platform/leases")
 	require.Contains(t, asked, "/api/v1/namespaces/platform")
 	require.NotContains(t, asked, insight.SystemNamespace)
+}
+
+// TestManifestsOfAFolder: as kubectl takes it, those of its files and of no other folder.
+func TestManifestsOfAFolder(t *testing.T) {
+	folder := t.TempDir()
+	write := func(name, text string) {
+		require.NoError(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
+	}
+	_, err := (&plugin{}).manifests(folder, "shop")
+	require.ErrorContains(t, err, "has no CollaSet")
+	write("web.yaml", "{apiVersion: apps.kusionstack.io/v1alpha1, kind: CollaSet, metadata: {name: web}}")
+	write("db.json", `{"apiVersion":"apps.kusionstack.io/v1alpha1","kind":"CollaSet","metadata":{"name":"db"}}`)
+	write("service.yml", "{apiVersion: v1, kind: Service, metadata: {name: web}}")
+	write("README.md", "# no manifest: ][")
+	found, err := (&plugin{}).manifests(folder, "shop")
+	require.NoError(t, err)
+	require.Len(t, found, 2)
 }

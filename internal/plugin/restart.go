@@ -42,7 +42,7 @@ The exit code is 0 if the job succeeds, 1 if it fails, and 130 if the command en
   kubectl kuperator restart collaset/web --in-place
   # Restart one container of two Pods, and re-create none
   kubectl kuperator restart pod/web-7k2xd pod/web-m4q8z --container main --fallback Fail`,
-		Args:              cobra.MinimumNArgs(1),
+		Args:              between(1, unlimited),
 		ValidArgsFunction: p.completeSeveral(appsv1alpha1.CollaSetKind, "Pod"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			refs, err := targets(args, appsv1alpha1.CollaSetKind, appsv1alpha1.CollaSetKind, "Pod")
@@ -116,7 +116,7 @@ func chosen(set *appsv1alpha1.CollaSet) []string {
 		return []string{"only Pods with the label " + appsv1alpha1.UpdateIncludedLabel}
 	case rolling.ByPartition != nil && rolling.ByPartition.Partition != nil &&
 		rolling.ByPartition.Partition.String() != "0":
-		return []string{"the partition keeps " + rolling.ByPartition.Partition.String() + " Pods as they are"}
+		return []string{"the partition keeps back " + insight.PartitionPods(rolling.ByPartition.Partition)}
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/insight"
+	"kusionstack.io/kuperator/internal/revision"
 )
 
 const (
@@ -142,8 +143,12 @@ func (s *session) promote(
 	c := change{Object: refOfSet(set), Action: "promoted", Changed: promotion.Changed, Details: promotion.Details}
 	if !c.Changed {
 		c.idle = "has that partition already"
+		if insight.Partition(set) == nil {
+			c.idle = "has no partition that holds Pods back"
+		}
 		return c, nil
 	}
+	c.tell(s.forced(ctx, set))
 	c.tell(insight.WhilePaused(set))
 	var value any // nothing removes the field
 	if to != nil {
@@ -151,6 +156,35 @@ func (s *session) promote(
 	}
 	return c, s.patchSet(ctx, set, map[string]any{"updateStrategy": map[string]any{"rollingUpdate": map[string]any{
 		"byPartition": map[string]any{"partition": value}}}}, dry)
+}
+
+// forced is why a rollout under way does not update Pods in place; "" if it does, or if that cannot be told.
+func (s *session) forced(ctx context.Context, set *appsv1alpha1.CollaSet) string {
+	policy := set.Spec.UpdateStrategy.PodUpdatePolicy
+	if policy == appsv1alpha1.PodUpdateRecreate || policy == appsv1alpha1.PodUpdateReplace {
+		return "" // the policy has it
+	}
+	_, contents, err := s.revisions(ctx, set)
+	from, to := contents[set.Status.CurrentRevision], contents[set.Status.UpdatedRevision]
+	if err != nil || from == nil || to == nil {
+		return ""
+	}
+	can, err := s.capabilities(ctx)
+	if err != nil {
+		return ""
+	}
+	return forcedText(policy, revision.Explain(from, to, can))
+}
+
+func forcedText(policy appsv1alpha1.PodUpdatePolicy, change revision.Change) string {
+	because := " because of " + strings.Join(change.Forcing, ", ")
+	switch {
+	case change.InPlace() || change.OnlyClaimsForce():
+		return ""
+	case policy == appsv1alpha1.PodUpdateInPlaceOnly:
+		return "they are not updated (InPlaceOnly)" + because
+	}
+	return "they are re-created" + because
 }
 
 // parsePartition reads --partition; nil for no Pod.

@@ -29,6 +29,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/client/clientset/versioned/fake"
+	"kusionstack.io/kuperator/internal/revision"
 )
 
 // canary is a CollaSet in the middle of a rollout: four of ten Pods are updated, as the partition has it.
@@ -189,11 +190,11 @@ func TestVerbsOfARollout(t *testing.T) {
 			"  it is paused: Pods on which an operation has begun go back within it, and the others when it is resumed\n"},
 
 		"set image web main=web:3 setup=setup:2": {out: "collaset/web image updated\n  main: web:2 -> web:3\n" +
-			"  setup: setup:1 -> setup:2\n  the partition keeps 6 Pods as they are\n",
+			"  setup: setup:1 -> setup:2\n  the partition keeps back 6 Pods\n",
 			written: patched + "  " + asRead + `{"op":"add","path":"/spec/template/spec/containers/0/image","value":"web:3"},` +
 				`{"op":"add","path":"/spec/template/spec/initContainers/0/image","value":"setup:2"}]`},
 		"set image collaset web *=web:2 --dry-run=server": {out: "collaset/web image updated (server dry run)\n" +
-			"  setup: setup:1 -> web:2\n  proxy: proxy:1 -> web:2\n  the partition keeps 6 Pods as they are\n",
+			"  setup: setup:1 -> web:2\n  proxy: proxy:1 -> web:2\n  the partition keeps back 6 Pods\n",
 			written: patched + " All " + asRead +
 				`{"op":"add","path":"/spec/template/spec/initContainers/0/image","value":"web:2"},` +
 				`{"op":"add","path":"/spec/template/spec/containers/1/image","value":"web:2"}]`},
@@ -225,7 +226,7 @@ template:
 `},
 
 		"status web --wait": {set: complete,
-			out: "collaset \"web\" successfully rolled out: the partition keeps 6 Pods as they are\n"},
+			out: "collaset \"web\" successfully rolled out: the partition keeps back 6 Pods\n"},
 		"status collaset/web --wait": {set: func(set *appsv1alpha1.CollaSet) { set.Spec.Paused = true },
 			problem: "collaset/web is paused: resume it with"},
 		"status cls web --wait -o json": {set: complete, out: `{
@@ -235,7 +236,7 @@ template:
     "name": "web"
   },
   "state": "Done",
-  "message": "the partition keeps 6 Pods as they are"
+  "message": "the partition keeps back 6 Pods"
 }
 `},
 		"status pod/web --wait":           {problem: "--wait is for a CollaSet, and pod/web is none: use --watch"},
@@ -317,7 +318,7 @@ func TestWaitingForARollout(t *testing.T) {
 		took               time.Duration
 	}{
 		"done": {read: then(complete), took: three,
-			out: four + "collaset \"web\" successfully rolled out: the partition keeps 6 Pods as they are\n"},
+			out: four + "collaset \"web\" successfully rolled out: the partition keeps back 6 Pods\n"},
 		"a line for each change": {took: three, read: func(since time.Duration) (*appsv1alpha1.CollaSet, error) {
 			set := canary()
 			set.Generation = 3
@@ -331,7 +332,7 @@ func TestWaitingForARollout(t *testing.T) {
 			return set, nil
 		}, out: "Waiting for rollout to finish: collaset-controller has not seen the present spec...\n" +
 			"Waiting for rollout to finish: 2 of 4 updated Pods are available...\n" +
-			"collaset \"web\" successfully rolled out: the partition keeps 6 Pods as they are\n"},
+			"collaset \"web\" successfully rolled out: the partition keeps back 6 Pods\n"},
 		"failed": {timeout: time.Hour, took: three, out: four, read: then(func(set *appsv1alpha1.CollaSet) {
 			set.Status.Conditions = []metav1.Condition{{Type: appsv1alpha1.CollaSetStalled, Status: metav1.ConditionTrue,
 				Reason: "RolloutHalted", Message: "it was stopped", ObservedGeneration: 2}}
@@ -425,4 +426,21 @@ func TestABareNameIsACollaSet(t *testing.T) {
 			require.Zero(t, code, problems)
 		})
 	}
+}
+
+// TestForcedChangesAreTold: who promotes a rollout learns that it does not update Pods in place.
+func TestForcedChangesAreTold(t *testing.T) {
+	data := func(spec string) *revision.Data {
+		found, err := revision.Parse([]byte(`{"spec":{"template":{"spec":` + spec + `}}}`))
+		require.NoError(t, err)
+		return found
+	}
+	from := data(`{"containers":[{"name":"main","image":"web:1"}]}`)
+	image := revision.Explain(from, data(`{"containers":[{"name":"main","image":"web:2"}]}`), revision.Capabilities{})
+	host := revision.Explain(from, data(`{"hostNetwork":true,"containers":[{"name":"main","image":"web:1"}]}`),
+		revision.Capabilities{})
+	require.Empty(t, forcedText("", image))
+	require.Equal(t, "they are re-created because of template.spec.hostNetwork", forcedText("", host))
+	require.Equal(t, "they are not updated (InPlaceOnly) because of template.spec.hostNetwork",
+		forcedText(appsv1alpha1.PodUpdateInPlaceOnly, host))
 }

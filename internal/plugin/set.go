@@ -16,7 +16,6 @@ func (p *plugin) setCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "set", GroupID: groupChange, Short: "Set fields of a CollaSet's template",
 		Long: "Set fields of a CollaSet's template, which begins a rollout.",
-		Args: cobra.NoArgs,
 	}
 	cmd.AddCommand(p.setImageCommand())
 	return cmd
@@ -35,7 +34,7 @@ Change your manifests as well.`,
   kubectl kuperator set image collaset/web main=web:2 proxy=proxy:7 --dry-run=server
   # All containers
   kubectl kuperator set image collaset/web '*=web:2'`,
-		Args: cobra.MinimumNArgs(1), ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
+		Args: between(1, unlimited), ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var names, images []string
 			for _, arg := range args {

@@ -60,7 +60,7 @@ failed, the CollaSet is paused or the timeout is over, and 130 if the command is
   kubectl kuperator status poddecoration/proxy
   # All namespaces, for a program
   kubectl kuperator status -A -o json`,
-		Args: cobra.MaximumNArgs(2),
+		Args: between(0, 2),
 		ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind, appsv1alpha1.OperationJobKind,
 			appsv1alpha1.PodDecorationKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -183,6 +183,9 @@ func (o *statusOptions) pick(fleet insight.Fleet) (insight.Fleet, error) {
 	}
 	fleet.Workloads = slices.DeleteFunc(fleet.Workloads,
 		func(w insight.Workload) bool { return w.Kind != o.only.Kind || w.Name != o.only.Name })
+	if len(fleet.Workloads) == 0 && o.only.Kind == appsv1alpha1.CollaSetKind {
+		return fleet, missing(fleet.Gaps, *o.only, setsResource, "")
+	}
 	if len(fleet.Workloads) == 0 {
 		return fleet, fmt.Errorf(
 			"%s has no Pods under the lifecycle (label %s) in this namespace; kubectl kuperator status lists what has, -n chooses another namespace",

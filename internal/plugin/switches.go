@@ -20,7 +20,7 @@ func (p *plugin) onSet(
 	var dry dryRun
 	cmd := &cobra.Command{
 		Use: use + " collaset/NAME", GroupID: groupChange, Short: short, Long: long,
-		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
+		Args: between(1, 2), ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
 		Example: "  kubectl kuperator " + use + " collaset/web\n  kubectl kuperator " + use +
 			" collaset/web --dry-run=server",
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -87,4 +87,12 @@ func kindOf(word string) string {
 	return ""
 }
 
+// withoutKind is the name in KIND/NAME, for commands that know one kind.
+func withoutKind(arg string, words ...string) string {
+	if word, name, ok := strings.Cut(arg, "/"); ok && slices.Contains(words, strings.ToLower(word)) {
+		return name
+	}
+	return arg
+}
+
 func shown(ref insight.Ref) string { return strings.ToLower(ref.Kind) + "/" + ref.Name }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,7 +37,7 @@ and what those wait for themselves. Without a kind, NAME is a Pod. Without a nam
   kubectl kuperator why operationjob/restart-web-x7k2p
   kubectl kuperator why poddecoration/proxy
   kubectl kuperator why deployment/guest -o json`,
-		Args: cobra.MaximumNArgs(2),
+		Args: between(0, 2),
 		ValidArgsFunction: p.completeNames("Pod", appsv1alpha1.CollaSetKind, appsv1alpha1.OperationJobKind,
 			appsv1alpha1.PodDecorationKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -115,7 +116,7 @@ func waitsIn(f insight.Fleet) waitList {
 		found.Waits = append(found.Waits, waiting{insight.Ref{Kind: kind, Namespace: namespace, Name: name}, *r})
 	}
 	for i := range f.Jobs {
-		if j := &f.Jobs[i]; len(j.Reasons) > 0 {
+		if j := &f.Jobs[i]; j.Ended == nil && len(j.Reasons) > 0 {
 			add(appsv1alpha1.OperationJobKind, j.Namespace, j.Name, &j.Reasons[0])
 		}
 	}
@@ -211,6 +212,10 @@ func notThere(facts *insight.Facts, ref insight.Ref) error {
 	case "Pod":
 		return fmt.Errorf("there is no Pod %s under the lifecycle (label %s) in namespace %s%s", ref.Name,
 			managedPods, ref.Namespace, hint(facts, ref.Name))
+	case appsv1alpha1.CollaSetKind:
+		if !slices.ContainsFunc(facts.CollaSets, func(c appsv1alpha1.CollaSet) bool { return c.Name == ref.Name }) {
+			return missing(facts.Gaps, ref, setsResource, "")
+		}
 	}
 	return fmt.Errorf(
 		"%s has no Pods under the lifecycle (label %s) in namespace %s; -n chooses another, and kubectl kuperator status "+
@@ -274,15 +279,32 @@ func writeAnswer(w io.Writer, a insight.Answer) {
 	}
 	if len(a.Events) > 0 {
 		fmt.Fprintln(w, "\nWarnings")
-		for _, e := range a.Events {
-			fmt.Fprintf(w, "  %s\n", joined(fmt.Sprintf("%s (%d times): %s", e.Reason, e.Count, e.Message),
-				since(e.Last, a.ObservedAt)))
+		for _, e := range folded(a.Events) {
+			times := ""
+			if e.Count > 1 {
+				times = fmt.Sprintf(" (%d times)", e.Count)
+			}
+			fmt.Fprintf(w, "  %s\n", joined(e.Reason+times+": "+e.Message, since(e.Last, a.ObservedAt)))
 		}
 	}
 	if len(a.Gaps) > 0 {
 		fmt.Fprintln(w)
 		writeGaps(w, a.Gaps)
 	}
+}
+
+// folded has events that say the same once. The newest come first.
+func folded(events []insight.Event) []insight.Event {
+	var all []insight.Event
+	for _, e := range events {
+		i := slices.IndexFunc(all, func(f insight.Event) bool { return f.Reason == e.Reason && f.Message == e.Message })
+		if i < 0 {
+			all = append(all, e)
+		} else {
+			all[i].Count += e.Count
+		}
+	}
+	return all
 }
 
 // summary is the first lines: the subject, its operations, without the blocker, which follows.

@@ -60,6 +60,39 @@ func RenderWith(spec map[string]any, configuration []appsv1alpha1.ConfigurationS
 }
 
 // nullTimestamp writes the null that the Go structs of Kubernetes 1.22 write.
+// Unrender removes from a template what Render has added to it, so that it is as its user wrote it.
+func Unrender(template map[string]any) {
+	dropEmpty(template)
+	spec := object(template["spec"])
+	for _, field := range []string{"containers", "initContainers"} {
+		for _, c := range objects(spec[field]) {
+			deleteIfEmpty(c, "resources")
+		}
+	}
+}
+
+// UnrenderClaim is Unrender for a volume claim template.
+func UnrenderClaim(claim map[string]any) {
+	dropEmpty(claim)
+	deleteIfEmpty(claim, "status")
+	deleteIfEmpty(object(claim["spec"]), "resources")
+}
+
+// dropEmpty takes back what nullTimestamp does.
+func dropEmpty(of map[string]any) {
+	metadata := object(of["metadata"])
+	if at, ok := metadata["creationTimestamp"]; ok && at == nil {
+		delete(metadata, "creationTimestamp")
+	}
+	deleteIfEmpty(of, "metadata")
+}
+
+func deleteIfEmpty(from map[string]any, key string) {
+	if value, ok := from[key].(map[string]any); ok && len(value) == 0 {
+		delete(from, key)
+	}
+}
+
 func nullTimestamp(object map[string]any) {
 	setIfAbsent(object, "metadata", map[string]any{})
 	if metadata, ok := object["metadata"].(map[string]any); ok {

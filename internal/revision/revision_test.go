@@ -1,6 +1,7 @@
 package revision_test
 
 import (
+	"encoding/json"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -148,4 +149,22 @@ func TestExplainOfLabelsAndAnnotations(t *testing.T) {
 	assert.True(t, got.InPlace())
 	assert.Empty(t, cmp.Diff(map[string]*string{"old": nil, "new": &y}, got.Labels))
 	assert.Empty(t, cmp.Diff(map[string]*string{"note": &z}, got.Annotations))
+}
+
+func TestUnrenderTakesBackWhatRenderAdds(t *testing.T) {
+	const written = `{"template":{"metadata":{"labels":{"app":"web"}},"spec":{"initContainers":[{"name":"setup"}],` +
+		`"containers":[{"name":"main","image":"web:1"},{"name":"proxy","resources":{"limits":{"cpu":"1"}}}]}},` +
+		`"volumeClaimTemplates":[{"metadata":{"name":"data"},"spec":{"accessModes":["ReadWriteOnce"]}}]}`
+	var spec map[string]any
+	require.NoError(t, json.Unmarshal([]byte(written), &spec))
+	raw, err := revision.Render(spec)
+	require.NoError(t, err)
+	data, err := revision.Parse(raw)
+	require.NoError(t, err)
+	template, claim := data.Template(), data.ClaimTemplates()[0].Object()
+	revision.Unrender(template)
+	revision.UnrenderClaim(claim)
+	got, err := json.Marshal(map[string]any{"template": template, "volumeClaimTemplates": []any{claim}})
+	require.NoError(t, err)
+	require.JSONEq(t, written, string(got))
 }

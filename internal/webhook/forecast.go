@@ -56,7 +56,7 @@ func (f *forecaster) validateCollaSet(ctx context.Context, request admission.Req
 func (f *forecaster) forecast(ctx context.Context, request admission.Request) []string {
 	before, was := revisionOf(request.OldObject.Raw)
 	after, is := revisionOf(request.Object.Raw)
-	if was == nil || is == nil || reflect.DeepEqual(before, after) {
+	if was == nil || is == nil || reflect.DeepEqual(before, after) || isAtNone(was) {
 		return nil
 	}
 	from, to := parse(before), parse(after)
@@ -70,6 +70,13 @@ func (f *forecaster) forecast(ctx context.Context, request admission.Request) []
 		return nil
 	}
 	return f.announce(is, revision.Explain(from, to, can))
+}
+
+// isAtNone reports whether no Pod has the template yet, so that a change of it tells nothing about the Pods: it was
+// paused, say, or this change takes it back.
+func isAtNone(set *appsv1alpha1.CollaSet) bool {
+	st := &set.Status
+	return st.ObservedGeneration >= set.Generation && st.UpdatedRevision != "" && st.UpdatedReplicas == 0
 }
 
 // revisionOf is as much of a stored CollaSet's spec as makes its revision, and the CollaSet; nil if it cannot be read.

@@ -144,6 +144,15 @@ func TestWhatComesIsAnnounced(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a template that no Pod has tells nothing about them", func(t *testing.T) {
+		for updated, want := range map[string]int{"0": 0, "1": 1} {
+			was := with(t, soundSet, running+`, {op: add, path: /status/updatedRevision, value: web-2},
+				{op: add, path: /status/updatedReplicas, value: `+updated+`}]`)
+			f := &forecaster{serverCan: newest}
+			response := f.validateCollaSet(t.Context(), ask(t, "collasets", with(t, was, "["+env+"]"), was))
+			assert.Equal(t, want, strings.Count(strings.Join(response.Warnings, "\n"), "3 Pods will be re-created"))
+		}
+	})
 	t.Run("nothing is said while the server does not say what it can", func(t *testing.T) {
 		f := &forecaster{serverCan: func(context.Context) (revision.Capabilities, error) {
 			return revision.Capabilities{}, errors.New("away")

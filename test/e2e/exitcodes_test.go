@@ -81,7 +81,7 @@ func TestExitCodes(t *testing.T) {
 			warning: "re-created", waits: ready, waitFor: long, statusFor: long, says: done},
 		"as far as the partition": {before: manifest{image: image1}, applied: manifest{image: image2, partition: 1},
 			waits: "jsonpath={.status.updatedAvailableReplicas}=2", waitFor: long,
-			statusFor: long, says: done + ": the partition keeps 1 Pod as they are"},
+			statusFor: long, says: done + ": the partition keeps back 1 Pod"},
 		"an image that cannot be pulled": {before: manifest{image: image1},
 			applied: manifest{image: "web:non-exist", deadline: 3},
 			waits:   stalled, waitFor: long, statusFor: long, code: 1, says: "the rollout of collaset/web has failed"},

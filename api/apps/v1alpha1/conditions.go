@@ -68,6 +68,8 @@ const (
 	ReasonUnavailable ConditionReason = "Unavailable"
 	// ReasonScaling: Pods are being added or removed.
 	ReasonScaling ConditionReason = "Scaling"
+	// ReasonTerminating: the CollaSet is being deleted, and its Pods leave first.
+	ReasonTerminating ConditionReason = "Terminating"
 	// ReasonUpdating: Pods are being updated or replaced.
 	ReasonUpdating ConditionReason = "Updating"
 	// ReasonRolloutComplete: every Pod that the update strategy selects is at the updated revision, and has been

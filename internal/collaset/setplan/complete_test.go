@@ -178,6 +178,8 @@ func TestOneConditionHasTheText(t *testing.T) {
 		},
 		"being deleted": {func(s *story) { s.Deleting = true }, setplan.Outcome{Reclaim: failure}, "Terminating",
 			"exceeded quota", "the spec is not reached"},
+		"being deleted without a failure": {func(s *story) { s.Deleting = true }, setplan.Outcome{}, "Progressing",
+			"the CollaSet is being deleted", "its Pods are leaving"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := tell(t, 3, always, nil)

@@ -270,7 +270,7 @@ func (w conditionWriter) doing(p *Plan, o Outcome) (string, appsv1alpha1.Conditi
 	case o.Reclaim != nil:
 		return trying(appsv1alpha1.CollaSetTerminating), appsv1alpha1.ReasonFailed
 	case w.s.Deleting:
-		return "the CollaSet is being deleted", appsv1alpha1.ReasonScaling
+		return "the CollaSet is being deleted", appsv1alpha1.ReasonTerminating
 	case !p.Goal.ScaleReached:
 		return fmt.Sprintf("%d Pods are wanted", w.s.Replicas), appsv1alpha1.ReasonScaling
 	case !p.Goal.UpdateReached:
@@ -301,6 +301,8 @@ func notReady(reason appsv1alpha1.ConditionReason) string {
 	switch reason {
 	case appsv1alpha1.ReasonScaling:
 		return "there are more or fewer Pods than are wanted"
+	case appsv1alpha1.ReasonTerminating:
+		return "its Pods are leaving"
 	case appsv1alpha1.ReasonUpdating:
 		return "not every Pod is updated"
 	case appsv1alpha1.ReasonUnavailable:
