@@ -459,7 +459,7 @@ spec:
 			return w.does(t, ns, "status", "collaset/web", "--wait", "--timeout", await.Patience.String())
 		}
 		require.Contains(t, w.does(t, ns, "set", "image", "collaset/web", "main="+image2), "main: "+image1+" -> "+image2)
-		require.Contains(t, waited(), "successfully rolled out: the partition keeps 1 Pod")
+		require.Contains(t, waited(), "successfully rolled out: the partition keeps back 1 Pod")
 		waitRollout(t, image2, 2)
 		text := w.does(t, ns, "status", "collaset/web")
 		require.Contains(t, text, "rule "+ns+"/web", "the budget is shown at rest")
