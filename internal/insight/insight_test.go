@@ -210,6 +210,18 @@ func TestWhatIsReportedBesideReady(t *testing.T) {
 }
 
 // TestARuleThatLetsNoneGo is not waited for: no Pod is out that could come back.
+// TestADeletionIsNamed: of a CollaSet that is being deleted, and what its Pods wait for comes first.
+func TestADeletionIsNamed(t *testing.T) {
+	set := appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web",
+		DeletionTimestamp: &metav1.Time{Time: noon}}}
+	set.Status.Blockers = []appsv1alpha1.Blocker{{Reason: "SomeCause", Message: "a Pod cannot go"}}
+	answer, found := insight.WhyWorkload(insight.Facts{Now: noon, CollaSets: []appsv1alpha1.CollaSet{set}},
+		insight.Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: "shop", Name: "web"}, nil)
+	require.True(t, found)
+	require.Equal(t, insight.Code("SomeCause"), answer.Blocker.Code)
+	require.Equal(t, "the CollaSet is being deleted", answer.Reasons[1].Message)
+}
+
 func TestARuleThatLetsNoneGo(t *testing.T) {
 	facts := load(t, "rule")
 	next := func() string {

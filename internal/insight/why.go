@@ -76,8 +76,8 @@ func (x *index) whyWorkload(ref Ref, events []corev1.Event) (Answer, bool) {
 var symptoms = []Code{
 	"Waiting", "WaitingForPermission", "WaitingForContainers", "ContainersFail", "WaitingForDeletion",
 	"WaitingForReplacement", "InFlightLimit", "MaxUnavailable", CodeQueued, CodeHeldByPartition,
-	Code(appsv1alpha1.ReasonUpdating), Code(appsv1alpha1.ReasonScaling), Code(appsv1alpha1.ReasonUnavailable),
-	Code(appsv1alpha1.ReasonBlocked),
+	Code(appsv1alpha1.ReasonUpdating), Code(appsv1alpha1.ReasonScaling), Code(appsv1alpha1.ReasonTerminating),
+	Code(appsv1alpha1.ReasonUnavailable), Code(appsv1alpha1.ReasonBlocked),
 	codeOperatorAtWork, codeLifecycle, codeBlockedByRule, codeWaitingForReady, codeOtherOperation, CodeTargetUnderWay,
 }
 

@@ -35,6 +35,10 @@ func (x *index) ofSet(set *appsv1alpha1.CollaSet) []Reason {
 		}
 		return nil
 	}
+	if at := set.DeletionTimestamp; at != nil {
+		found = append(found, Reason{Code: Code(appsv1alpha1.ReasonTerminating), Message: "the CollaSet is being deleted",
+			Since: timeOf(at.Time)})
+	}
 	if set.Spec.Paused {
 		found = append(found, paused(set))
 	}
