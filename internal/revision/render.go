@@ -59,7 +59,6 @@ func RenderWith(spec map[string]any, configuration []appsv1alpha1.ConfigurationS
 	return data, nil
 }
 
-// nullTimestamp writes the null that the Go structs of Kubernetes 1.22 write.
 // Unrender removes from a template what Render has added to it, so that it is as its user wrote it.
 func Unrender(template map[string]any) {
 	dropEmpty(template)
@@ -93,6 +92,7 @@ func deleteIfEmpty(from map[string]any, key string) {
 	}
 }
 
+// nullTimestamp writes the null that the Go structs of Kubernetes 1.22 write.
 func nullTimestamp(object map[string]any) {
 	setIfAbsent(object, "metadata", map[string]any{})
 	if metadata, ok := object["metadata"].(map[string]any); ok {
