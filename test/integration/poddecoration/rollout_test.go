@@ -153,6 +153,24 @@ func updated(pods []corev1.Pod, app, proxy string) (n int) {
 	return n
 }
 
+// recorded is an error unless the ResourceContext of a CollaSet tells Pods with one image of the sidecar from those with
+// another: collaset-controller stores what a Pod has when it sees it.
+func (s *story) recorded(name string, imageOf map[string]string) error {
+	entries := &appsv1alpha1.ResourceContext{}
+	if err := s.Get(s.Context(), client.ObjectKey{Namespace: s.namespace, Name: name}, entries); err != nil {
+		return err
+	}
+	images := map[string]string{} // by what is recorded
+	for _, e := range entries.Spec.Contexts {
+		key, image := e.Data[appsv1alpha1.ContextPodDecorationRevisions], imageOf[strconv.Itoa(e.ID)]
+		if other, known := images[key]; known && other != image {
+			return fmt.Errorf("%q is recorded for %s and for %s", key, other, image)
+		}
+		images[key] = image
+	}
+	return nil
+}
+
 // TestACanaryIsNeverLarger: while Pods are lost, and their workloads are scaled, no more have the new revision than the
 // partition allows, and a Pod that is created again for an instance ID has the revision that the one before had.
 func TestACanaryIsNeverLarger(t *testing.T) {
@@ -192,6 +210,7 @@ func TestACanaryIsNeverLarger(t *testing.T) {
 			imageOf[id] = p.Spec.InitContainers[0].Image
 		}
 	}
+	s.await("the canary to be recorded", func() error { return s.recorded("colla", imageOf) })
 	for i, p := range s.pods() {
 		if i%3 == 0 {
 			require.NoError(t, s.Delete(t.Context(), &p, client.GracePeriodSeconds(0)))
