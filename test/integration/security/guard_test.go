@@ -35,13 +35,20 @@ func TestProtocolGuard(t *testing.T) {
 	policy := filepath.Join("..", "..", "..", "deploy", "components", "protocol-guard", "protocol-policy.yaml")
 	_, err := w.Kubectl(t.Context(), "apply", "--server-side", "-f", policy)
 	require.NoError(t, err)
-	t.Cleanup(func() {
-		_, err := w.Kubectl(context.WithoutCancel(t.Context()), "delete", "-f", policy)
-		require.NoError(t, err)
-	})
 	namespace := w.victim(t)
 	mallory, participant := w.tenant(t, namespace, "edit"), w.tenant(t, namespace, "edit", "kuperator-participant")
 	target := &w.pods(t, t, namespace, "web")[0]
+	web := target
+	t.Cleanup(func() { // API servers go by a policy for a moment after it was deleted, and other tests follow
+		ctx := context.WithoutCancel(t.Context())
+		_, err := w.Kubectl(ctx, "delete", "-f", policy)
+		require.NoError(t, err)
+		body := fmt.Sprintf(`{"metadata":{"labels":{%q:"1"}}}`, podops.OperatePrefix+"/collaset")
+		eventually(t, func(c *assert.CollectT) {
+			require.NoError(c, mallory.Patch(ctx, web.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(body)),
+				client.DryRunAll))
+		}, "the policy is not in force any more")
+	})
 	try := func(who client.Client, body string) error {
 		return who.Patch(t.Context(), target.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(body)),
 			client.DryRunAll)
