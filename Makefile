@@ -153,9 +153,9 @@ test-install: ## Install, upgrade and uninstall every overlay and every variant 
 	assets="$$(go run ./hack/localkube assets)" && INSTALL=all KUBEBUILDER_ASSETS="$$assets" go test -count=1 -v -timeout 60m $(if $(RUN),-run '$(RUN)') ./test/install/...
 
 .PHONY: test-foreign
-test-foreign: ## Run cert-manager, Flux and the Prometheus operator on what deploy/ has; compiles them once, minutes (RUN=)
+test-foreign: ## Run cert-manager, Flux, the Prometheus operator on what deploy/ has; compiles them once (RUN=)
 	assets="$$(go run ./hack/localkube assets)" && KUPERATOR_FOREIGN_TESTS=1 KUBEBUILDER_ASSETS="$$assets" \
-		go test -count=1 -v -timeout 90m -run '$(or $(RUN),^(TestCertManager|TestFlux|TestPrometheusOperator)$$)' ./test/install
+		go test -count=1 -v -timeout 90m -run '$(or $(RUN),^Test(CertManager|Flux|PrometheusOperator)$$)' ./test/install
 
 .PHONY: test-node
 test-node: ## Run the suite under load on two real nodes; root on Linux (RUN=)

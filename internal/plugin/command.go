@@ -127,7 +127,8 @@ Every command reads with the permissions of its user: what may not be read is na
 	return p, root
 }
 
-// refuseUnknown refuses a word after a group of commands that is none of them. Cobra shows the help, and reports success.
+// refuseUnknown refuses a word after a group of commands that is none of them. Cobra shows the help, and reports
+// success.
 func refuseUnknown(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	for _, group := range root.Commands() {

@@ -30,12 +30,12 @@ func TestUndoTarget(t *testing.T) {
 		want     string
 		says     string
 	}{
-		"the one before the present":                               {updated: "web-c", observed: 4, want: "web-b"},
-		"the one before, where the present one is an older":        {updated: "web-b", observed: 4, want: "web-c"},
-		"the one that is named":                                    {updated: "web-c", observed: 4, to: 1, want: "web-a"},
-		"the one before a change that no controller has seen":      {updated: "web-c", observed: 3, says: "try again in a moment"},
-		"the one that is named, before a controller sees a change": {updated: "web-c", observed: 3, to: 2, want: "web-b"},
-		"one that does not exist":                                  {updated: "web-c", observed: 4, to: 9, says: "no revision 9"},
+		"the one before the present":                        {updated: "web-c", observed: 4, want: "web-b"},
+		"the one before, where the present one is an older": {updated: "web-b", observed: 4, want: "web-c"},
+		"the one that is named":                             {updated: "web-c", observed: 4, to: 1, want: "web-a"},
+		"the one before a change that is not seen yet":      {updated: "web-c", observed: 3, says: "try again in a moment"},
+		"the one that is named, before a change is seen":    {updated: "web-c", observed: 3, to: 2, want: "web-b"},
+		"one that does not exist":                           {updated: "web-c", observed: 4, to: 9, says: "no revision 9"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Name: "web", Generation: 4}}

@@ -70,7 +70,8 @@ func TestWhatComesIsAnnounced(t *testing.T) {
 		},
 		"a restart that InPlaceOnly forbids": {policy("InPlaceOnly") +
 			`{op: add, path: /spec/template/metadata/annotations, value: {kubectl.kubernetes.io/restartedAt: now}}`,
-			"3 Pods will not be updated (InPlaceOnly) because of template.metadata.annotations[kubectl.kubernetes.io/restartedAt]",
+			"3 Pods will not be updated (InPlaceOnly) because of " +
+				"template.metadata.annotations[kubectl.kubernetes.io/restartedAt]",
 		},
 		"a restart with another change": {
 			env + `, {op: add, path: /spec/template/metadata/annotations, value: {kubectl.kubernetes.io/restartedAt: now}}`,

@@ -153,8 +153,8 @@ func updated(pods []corev1.Pod, app, proxy string) (n int) {
 	return n
 }
 
-// recorded is an error unless the ResourceContext of a CollaSet tells Pods with one image of the sidecar from those with
-// another: collaset-controller stores what a Pod has when it sees it.
+// recorded is an error unless the ResourceContext of a CollaSet tells Pods with one image of the sidecar from those
+// with another: collaset-controller stores what a Pod has when it sees it.
 func (s *story) recorded(name string, imageOf map[string]string) error {
 	entries := &appsv1alpha1.ResourceContext{}
 	if err := s.Get(s.Context(), client.ObjectKey{Namespace: s.namespace, Name: name}, entries); err != nil {

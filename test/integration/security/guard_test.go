@@ -39,11 +39,12 @@ func TestProtocolGuard(t *testing.T) {
 	mallory, participant := w.tenant(t, namespace, "edit"), w.tenant(t, namespace, "edit", "kuperator-participant")
 	target := &w.pods(t, t, namespace, "web")[0]
 	web := target
+	label := func(key string) string { return fmt.Sprintf(`{"metadata":{"labels":{%q:"1"}}}`, key) }
+	body := label(podops.OperatePrefix + "/collaset")
 	t.Cleanup(func() { // API servers go by a policy for a moment after it was deleted, and other tests follow
 		ctx := context.WithoutCancel(t.Context())
 		_, err := w.Kubectl(ctx, "delete", "-f", policy)
 		require.NoError(t, err)
-		body := fmt.Sprintf(`{"metadata":{"labels":{%q:"1"}}}`, podops.OperatePrefix+"/collaset")
 		eventually(t, func(c *assert.CollectT) {
 			require.NoError(c, mallory.Patch(ctx, web.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(body)),
 				client.DryRunAll))
@@ -53,11 +54,10 @@ func TestProtocolGuard(t *testing.T) {
 		return who.Patch(t.Context(), target.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(body)),
 			client.DryRunAll)
 	}
-	label := func(key string) string { return fmt.Sprintf(`{"metadata":{"labels":{%q:"1"}}}`, key) }
 	note := func(key, value string) string { return fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value) }
 	const refused = "ValidatingAdmissionPolicy 'kuperator-protocol'"
 	eventually(t, func(c *assert.CollectT) {
-		require.ErrorContains(c, try(mallory, label(podops.OperatePrefix+"/collaset")), refused)
+		require.ErrorContains(c, try(mallory, body), refused)
 	}, "the policy is in force")
 
 	require.Contains(t, target.Finalizers, resourceconsist.Finalizer("web"), "it is in traffic")
