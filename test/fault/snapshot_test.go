@@ -39,9 +39,10 @@ func (s *state) snapshot(of scenario) []string {
 		case *appsv1alpha1.CollaSet:
 			line = s.set(o, revisions)
 		case *appsv1alpha1.PodTransitionRule:
-			line = fmt.Sprintf("rule %s: desired %d, available %d, granted %d, blocked %d, observed %t%s, %s", s.plain(o.Name),
-				o.Status.Desired, o.Status.Available,
-				o.Status.Granted, o.Status.Blocked, o.Status.ObservedGeneration == o.Generation,
+			line = fmt.Sprintf("rule %s: desired %d, available %d, targets %d, gone %d, granted %d, blocked %d, "+
+				"observed %t%s, %s", s.plain(o.Name),
+				o.Status.Desired, o.Status.Available, len(o.Status.Targets), s.gone(o.Status.Targets), o.Status.Granted,
+				o.Status.Blocked, o.Status.ObservedGeneration == o.Generation,
 				conditions(o.Status.Conditions), s.meta(o))
 		case *appsv1alpha1.ResourceContext:
 			line = s.context(o, revisions, of)
@@ -65,6 +66,17 @@ func (s *state) snapshot(of scenario) []string {
 	}
 	slices.Sort(lines)
 	return lines
+}
+
+// gone is how many of the Pods with these names are not there: a rule names its Pods some time after they change.
+func (s *state) gone(names []string) int {
+	n := len(names)
+	for _, pod := range these[*corev1.Pod](s) {
+		if slices.Contains(names, pod.Name) {
+			n--
+		}
+	}
+	return n
 }
 
 // imagesIn finds the images that a revision is about.
