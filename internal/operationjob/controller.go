@@ -10,19 +10,16 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/bootstrap"
@@ -34,12 +31,6 @@ import (
 
 // Name is the component's name: its Lease, user agent, field manager and event source.
 const Name = "operationjob-controller"
-
-// Bounds of the back-off after errors.
-const (
-	firstRetry = 10 * time.Millisecond
-	lastRetry  = 30 * time.Second
-)
 
 // Component describes the binary.
 func Component() bootstrap.Component {
@@ -77,7 +68,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
 	}
 	kind := appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.OperationJobKind)
 	return bootstrap.WhenServed(mgr, kind, func(mgr ctrl.Manager) error {
-		add := func() error { return addController(ctx, mgr, o) }
+		add := func() error { return addController(ctx, mgr) }
 		if len(o.Namespaces) > 0 {
 			return add()
 		}
@@ -88,7 +79,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
 	})
 }
 
-func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
+func addController(ctx context.Context, mgr ctrl.Manager) error {
 	indexer := mgr.GetFieldIndexer()
 	if err := indexer.IndexField(ctx, &appsv1alpha1.OperationJob{}, targetIndex, targetsOf); err != nil {
 		return fmt.Errorf("indexing OperationJobs by target: %w", err)
@@ -116,10 +107,7 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) e
 		Named(Name).
 		For(&appsv1alpha1.OperationJob{}).
 		WatchesRawSource(podSource(mgr)).
-		WithOptions(controller.Options{
-			MaxConcurrentReconciles: o.Concurrency,
-			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),
-		}).
+		WithOptions(bootstrap.ControllerOptions(0)).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("adding the controller: %w", err)

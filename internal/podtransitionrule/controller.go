@@ -19,14 +19,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/bootstrap"
@@ -39,12 +36,6 @@ import (
 
 // Name is the component's name: its Lease, user agent, field manager and event source.
 const Name = "podtransitionrule-controller"
-
-// Bounds of the back-off after errors.
-const (
-	firstRetry = 10 * time.Millisecond
-	lastRetry  = 30 * time.Second
-)
 
 // flags are the component's own.
 type flags struct {
@@ -170,11 +161,7 @@ func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap
 		WatchesRawSource(asker.Source()).
 		WatchesRawSource(r.freeze.source(mgr)).
 		WatchesRawSource(budgetSource(mgr)).
-		WithOptions(controller.Options{
-			MaxConcurrentReconciles: o.Concurrency,
-			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry,
-				lastRetry),
-		}).
+		WithOptions(bootstrap.ControllerOptions(0)).
 		Build(r)
 	if err != nil {
 		return fmt.Errorf("adding the controller: %w", err)
