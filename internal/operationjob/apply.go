@@ -23,6 +23,7 @@ import (
 	"kusionstack.io/kuperator/internal/failures"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/operationjob/jobplan"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 // parallel is how many writes to Pods of one job are under way at the same time.
@@ -243,8 +244,8 @@ func (r *reconciler) report(before, after *appsv1alpha1.OperationJob, ended []in
 		if more := len(failed) - maxNamed; more > 0 {
 			named += fmt.Sprintf("; and %d more", more)
 		}
-		named = strings.ToValidUTF8(named[:min(len(named), maxNote)], "")
-		r.events.Eventf(after, nil, corev1.EventTypeWarning, "TargetFailed", string(after.Spec.Action), "%s", named)
+		r.events.Eventf(after, nil, corev1.EventTypeWarning, "TargetFailed", string(after.Spec.Action), "%s",
+			shorten.Bytes(named, maxNote))
 	}
 	if progress := after.Status.Progress; progress != before.Status.Progress && after.Status.EndTime != nil {
 		kind := corev1.EventTypeNormal

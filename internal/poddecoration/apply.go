@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -28,6 +27,7 @@ import (
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/poddecoration/decoplan"
 	"kusionstack.io/kuperator/internal/revision"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 // parallel is how many writes to Pods of one namespace are under way at the same time.
@@ -378,6 +378,5 @@ func (r *reconciler) report(before, after *appsv1alpha1.PodDecoration) {
 	if warnings[appsv1alpha1.ConditionReason(is.Reason)] {
 		kind = corev1.EventTypeWarning
 	}
-	r.events.Eventf(after, nil, kind, is.Reason, "Update", "%s",
-		strings.ToValidUTF8(is.Message[:min(len(is.Message), maxNote)], ""))
+	r.events.Eventf(after, nil, kind, is.Reason, "Update", "%s", shorten.Bytes(is.Message, maxNote))
 }

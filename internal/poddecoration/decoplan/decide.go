@@ -13,6 +13,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/decoration"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 // maxWrites is how many Pods one decision tells, and how many writes there may be for it to begin another update. What
@@ -262,7 +263,7 @@ func (r *deciding) refuse(p *Pod, reason, why string) {
 func (r *deciding) block(p *Pod, reason, why string) {
 	b := r.blockers[reason]
 	if b == nil {
-		b = &appsv1alpha1.Blocker{Reason: reason, Message: cut("Pod "+p.View.Name+": "+why, maxMessage)}
+		b = &appsv1alpha1.Blocker{Reason: reason, Message: shorten.Bytes("Pod "+p.View.Name+": "+why, maxMessage)}
 		r.blockers[reason] = b
 	}
 	b.Count++
