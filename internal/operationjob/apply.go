@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
@@ -179,10 +179,9 @@ func (r *reconciler) writeJob(ctx context.Context, job *appsv1alpha1.OperationJo
 	key := client.ObjectKeyFromObject(job)
 	switch {
 	case plan.Protect:
-		return r.setFinalizers(ctx, job, append(slices.Clone(job.Finalizers), appsv1alpha1.ProtectionFinalizer))
+		return r.writeFinalizer(ctx, job, controllerutil.AddFinalizer)
 	case plan.Release:
-		isOurs := func(f string) bool { return f == appsv1alpha1.ProtectionFinalizer }
-		return r.setFinalizers(ctx, job, slices.DeleteFunc(slices.Clone(job.Finalizers), isOurs))
+		return r.writeFinalizer(ctx, job, controllerutil.RemoveFinalizer)
 	case plan.Delete:
 		err := r.client.Delete(ctx, job, client.Preconditions{UID: &job.UID, ResourceVersion: &job.ResourceVersion},
 			client.PropagationPolicy(metav1.DeletePropagationBackground))
@@ -202,16 +201,14 @@ func (r *reconciler) writeJob(ctx context.Context, job *appsv1alpha1.OperationJo
 	return nil
 }
 
-// setFinalizers replaces the finalizers of the job.
-func (r *reconciler) setFinalizers(ctx context.Context, job *appsv1alpha1.OperationJob, finalizers []string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": job.UID, "resourceVersion": job.ResourceVersion, "finalizers": finalizers,
-	}})
-	if err != nil {
-		return err
-	}
-	next := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: job.Name}}
-	if err := r.client.Patch(ctx, next, client.RawPatch(types.MergePatchType, patch)); err != nil {
+// writeFinalizer adds our finalizer to the job or removes it.
+func (r *reconciler) writeFinalizer(
+	ctx context.Context, job *appsv1alpha1.OperationJob, change func(o client.Object, finalizer string) bool,
+) error {
+	next := job.DeepCopy()
+	change(next, appsv1alpha1.ProtectionFinalizer)
+	patch := client.MergeFromWithOptions(job, client.MergeFromWithOptimisticLock{})
+	if err := r.client.Patch(ctx, next, patch); err != nil {
 		return fmt.Errorf("writing the finalizers of OperationJob %s: %w", job.Name, err)
 	}
 	r.writes.Wrote(client.ObjectKeyFromObject(job), next)

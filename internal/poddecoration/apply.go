@@ -2,7 +2,6 @@ package poddecoration
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -19,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
@@ -309,24 +309,17 @@ func (r *reconciler) finish(ctx context.Context, v *view, p *decoplan.Pod) error
 	return r.patch(ctx, v, p, change)
 }
 
-// isProtected reports whether our finalizer is on a decoration.
-func isProtected(d *appsv1alpha1.PodDecoration) bool {
-	return slices.Contains(d.Finalizers, appsv1alpha1.ProtectionFinalizer)
-}
-
 // writeDecoration writes to a decoration: its finalizer, or its status.
 func (r *reconciler) writeDecoration(ctx context.Context, d *appsv1alpha1.PodDecoration, plan *decoplan.Plan) error {
 	written := d.ObjectMeta.DeepCopy()
 	switch {
 	case slices.Contains(plan.Protect, d.Name):
 		var err error
-		written, err = r.setFinalizers(ctx, d, append(slices.Clone(d.Finalizers), appsv1alpha1.ProtectionFinalizer))
-		if err != nil {
+		if written, err = r.writeFinalizer(ctx, d, controllerutil.AddFinalizer); err != nil {
 			return err
 		}
 	case slices.Contains(plan.Release, d.Name):
-		isOurs := func(f string) bool { return f == appsv1alpha1.ProtectionFinalizer }
-		_, err := r.setFinalizers(ctx, d, slices.DeleteFunc(slices.Clone(d.Finalizers), isOurs))
+		_, err := r.writeFinalizer(ctx, d, controllerutil.RemoveFinalizer)
 		return err
 	}
 	if status := plan.Statuses[d.Name]; status != nil {
@@ -340,18 +333,14 @@ func (r *reconciler) writeDecoration(ctx context.Context, d *appsv1alpha1.PodDec
 	return nil
 }
 
-// setFinalizers replaces the finalizers of a decoration, and returns its metadata after that.
-func (r *reconciler) setFinalizers(
-	ctx context.Context, d *appsv1alpha1.PodDecoration, finalizers []string,
+// writeFinalizer adds our finalizer to a decoration or removes it, and returns its metadata after that.
+func (r *reconciler) writeFinalizer(
+	ctx context.Context, d *appsv1alpha1.PodDecoration, change func(o client.Object, finalizer string) bool,
 ) (*metav1.ObjectMeta, error) {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": d.UID, "resourceVersion": d.ResourceVersion, "finalizers": finalizers,
-	}})
-	if err != nil {
-		return nil, err
-	}
-	next := &appsv1alpha1.PodDecoration{ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: d.Name}}
-	if err := r.client.Patch(ctx, next, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	next := d.DeepCopy()
+	change(next, appsv1alpha1.ProtectionFinalizer)
+	patch := client.MergeFromWithOptions(d, client.MergeFromWithOptimisticLock{})
+	if err := r.client.Patch(ctx, next, patch); err != nil {
 		return nil, fmt.Errorf("writing the finalizers of PodDecoration %s: %w", d.Name, err)
 	}
 	r.writes.Wrote(request(d.Namespace).NamespacedName, next)

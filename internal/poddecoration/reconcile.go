@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/decoration"
@@ -235,8 +236,9 @@ func (r *reconciler) observe(ctx context.Context, v *view, ns *namespace) (more 
 			return false, err
 		}
 		of := decoplan.Decoration{
-			Name: d.Name, Generation: d.Generation, Deleting: d.DeletionTimestamp != nil, Protected: isProtected(d),
-			Spec: d.Spec, Status: d.Status, Updated: updated, Problem: problem, Collisions: &collisions,
+			Name: d.Name, Generation: d.Generation, Deleting: d.DeletionTimestamp != nil,
+			Protected: controllerutil.ContainsFinalizer(d, appsv1alpha1.ProtectionFinalizer),
+			Spec:      d.Spec, Status: d.Status, Updated: updated, Problem: problem, Collisions: &collisions,
 		}
 		if of.Next, err = r.forecast(ctx, d, ns, updated, can); err != nil {
 			return false, err
