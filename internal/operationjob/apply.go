@@ -100,9 +100,8 @@ func (r *reconciler) writePods(
 func (r *reconciler) writePod(ctx context.Context, job *appsv1alpha1.OperationJob, w *jobplan.Write) error {
 	v := w.Pod.View
 	if w.Evict {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.Namespace, Name: v.Name}}
-		return r.evictions.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
-			ObjectMeta: pod.ObjectMeta,
+		return r.evict(ctx, &policyv1.Eviction{
+			ObjectMeta: metav1.ObjectMeta{Namespace: v.Namespace, Name: v.Name},
 			DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{
 				UID: &v.UID, ResourceVersion: &v.ResourceVersion,
 			}},
