@@ -70,14 +70,9 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
 	}
 	kind := appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.OperationJobKind)
 	return bootstrap.WhenServed(mgr, kind, func(mgr ctrl.Manager) error {
-		add := func() error { return addController(ctx, mgr) }
-		if len(o.Namespaces) > 0 {
-			return add()
-		}
-		// Jobs have a finalizer, so without jobs there is nothing to clean up.
-		nothing := func(context.Context, bool) (string, error) { return "", nil }
-		return ondemand.AddToManager(mgr,
-			ondemand.Controller{Kind: &appsv1alpha1.OperationJob{}, Leftover: nothing, Add: add})
+		return ondemand.AddToManager(mgr, o.Namespaces, ondemand.Controller{
+			Kind: &appsv1alpha1.OperationJob{}, Add: func() error { return addController(ctx, mgr) },
+		})
 	})
 }
 

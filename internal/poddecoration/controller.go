@@ -80,14 +80,9 @@ func (own *settings) setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Op
 	}
 	kind := appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodDecorationKind)
 	return bootstrap.WhenServed(mgr, kind, func(mgr ctrl.Manager) error {
-		add := func() error { return own.addController(ctx, mgr) }
-		if len(o.Namespaces) > 0 {
-			return add()
-		}
-		// Decorations have a finalizer, so without them there is nothing to clean up.
-		nothing := func(context.Context, bool) (string, error) { return "", nil }
-		return ondemand.AddToManager(mgr,
-			ondemand.Controller{Kind: &appsv1alpha1.PodDecoration{}, Leftover: nothing, Add: add})
+		return ondemand.AddToManager(mgr, o.Namespaces, ondemand.Controller{
+			Kind: &appsv1alpha1.PodDecoration{}, Add: func() error { return own.addController(ctx, mgr) },
+		})
 	})
 }
 

@@ -99,12 +99,9 @@ func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options
 	}
 	kind := appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind)
 	return bootstrap.WhenServed(mgr, kind, func(mgr ctrl.Manager) error {
-		add := func() error { return f.addController(ctx, mgr, o) }
-		if len(o.Namespaces) > 0 { // its user need not be allowed to look at all namespaces
-			return add()
-		}
-		return ondemand.AddToManager(mgr, ondemand.Controller{
-			Kind: &appsv1alpha1.PodTransitionRule{}, Leftover: findNoted(mgr.GetAPIReader()), Add: add,
+		return ondemand.AddToManager(mgr, o.Namespaces, ondemand.Controller{
+			Kind: &appsv1alpha1.PodTransitionRule{}, Leftover: findNoted(mgr.GetAPIReader()),
+			Add: func() error { return f.addController(ctx, mgr, o) },
 		})
 	})
 }
