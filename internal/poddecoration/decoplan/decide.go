@@ -178,13 +178,12 @@ func Expected(s *Snapshot) []Tell {
 // assign works out what each Pod is to have, in the order of pods.
 func (d *decision) assign() [][]decoration.Mark {
 	by := map[string]*deciding{}
+	var selected [][]int
 	for _, of := range d.decorations {
-		rollout := of.rollout()
-		rollout.selected, rollout.isRead = of.pods, true
-		d.rollouts = append(d.rollouts, rollout)
+		d.rollouts, selected = append(d.rollouts, of.rollout()), append(selected, of.pods)
 		by[of.Name] = of
 	}
-	assigned := Assign(d.rollouts, d.pods)
+	assigned := Assign(d.rollouts, selected, d.pods)
 	for i, marks := range assigned {
 		p := d.pods[i]
 		for _, m := range p.answered() {
