@@ -22,7 +22,6 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/decoration"
 	"kusionstack.io/kuperator/internal/failures"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/poddecoration/decoplan"
@@ -44,7 +43,7 @@ type refusal struct {
 type step struct {
 	pod  *decoplan.Pod
 	does string
-	do   func(context.Context) error
+	do   func() error
 }
 
 // isOld reports whether an error only means that the object has changed or is gone.
@@ -79,28 +78,15 @@ func (r *reconciler) apply(
 	ctx context.Context, v *view, ns *namespace, plan *decoplan.Plan,
 ) (conflict bool, err error) {
 	var steps []step
-	add := func(p *decoplan.Pod, does string, do func(context.Context) error) {
-		steps = append(steps, step{p, does, do})
-	}
-	for _, p := range plan.Finishes {
-		add(p, "finishing the update of", func(ctx context.Context) error { return r.finish(ctx, v, p) })
-	}
 	for _, p := range plan.Resizes {
-		add(p, "resizing", func(ctx context.Context) error { return r.resize(ctx, v, p) })
+		steps = append(steps, step{p, "resizing", func() error { return r.resize(ctx, v, p) }})
 	}
 	for _, p := range plan.Changes {
-		add(p, "changing", func(ctx context.Context) error { return r.change(ctx, v, ns, p) })
+		steps = append(steps, step{p, "changing", func() error { return r.change(ctx, v, ns, p) }})
 	}
 	for i := range plan.Writes {
 		w := &plan.Writes[i]
-		add(w.Pod, w.Does, func(ctx context.Context) error { return r.write(ctx, v, w) })
-	}
-	for i := range plan.Tells {
-		t := &plan.Tells[i]
-		add(t.Pod, "telling its decorations to", func(ctx context.Context) error { return r.tell(ctx, v, t) })
-	}
-	for _, p := range plan.Begins {
-		add(p, "asking for the update of", func(ctx context.Context) error { return r.begin(ctx, v, ns, p) })
+		steps = append(steps, step{w.Pod, w.Does, func() error { return r.write(ctx, v, ns, w) }})
 	}
 	conflict, err = r.run(ctx, ns, steps)
 	for _, d := range v.decorations {
@@ -125,7 +111,7 @@ func (r *reconciler) run(ctx context.Context, ns *namespace, steps []step) (conf
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			failed := s.do(ctx)
+			failed := s.do()
 			rejection, isRejected := failures.RejectionIn(failed)
 			uid := s.pod.View.UID
 			mu.Lock()
@@ -148,48 +134,22 @@ func (r *reconciler) run(ctx context.Context, ns *namespace, steps []step) (conf
 	return conflict, err
 }
 
-// patch changes the metadata of a Pod.
-func (r *reconciler) patch(ctx context.Context, v *view, p *decoplan.Pod, change podops.Change) error {
-	target := freshness.PodTarget(v.name, p.View.Name)
-	if err := r.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, change.MergePatch(p.View))); err != nil {
-		return err
-	}
-	r.writes.Wrote(request(v.name).NamespacedName, target)
-	return nil
-}
-
-// write changes a Pod as the decision says.
-func (r *reconciler) write(ctx context.Context, v *view, w *decoplan.Write) error {
-	err := r.patch(ctx, v, w.Pod, w.Change)
-	if err == nil && w.Change.Labels[appsv1alpha1.ToDeleteLabel] != nil {
-		updates.WithLabelValues(recreated).Inc()
-	}
-	return err
-}
-
-// tell writes on a Pod what it is to have.
-func (r *reconciler) tell(ctx context.Context, v *view, t *decoplan.Tell) error {
-	text, err := decoration.Text(t.Marks)
-	if err != nil {
-		return err
-	}
-	return r.patch(ctx, v, t.Pod, podops.Change{
-		Annotations: map[string]*string{appsv1alpha1.PodDecorationDesiredAnnotation: &text}})
-}
-
-// begin asks for the update of a Pod in place. Before that it asks the API server by a dry run whether it takes the
-// change: no Pod is taken out of service for one that is refused.
-func (r *reconciler) begin(ctx context.Context, v *view, ns *namespace, p *decoplan.Pod) error {
-	if p.Difference != nil {
-		if err := r.try(ctx, v, ns, p); err != nil {
+// write changes the metadata of a Pod.
+func (r *reconciler) write(ctx context.Context, v *view, ns *namespace, w *decoplan.Write) error {
+	if w.Tries {
+		if err := r.try(ctx, v, ns, w.Pod); err != nil {
 			return err
 		}
 	}
-	change, err := podops.Begin(p.View, podops.Request{ID: decoplan.OperatorID, Type: podops.TypeUpdate}, r.clock.Now())
-	if err != nil || change.IsZero() {
+	target, of := freshness.PodTarget(v.name, w.Pod.View.Name), w.Pod.View
+	if err := r.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, w.Change.MergePatch(of))); err != nil {
 		return err
 	}
-	return r.patch(ctx, v, p, change)
+	r.writes.Wrote(request(v.name).NamespacedName, target)
+	if w.Change.Labels[appsv1alpha1.ToDeleteLabel] != nil {
+		updates.WithLabelValues(recreated).Inc()
+	}
+	return nil
 }
 
 // try asks the API server whether it takes a change in place, and its resources.
@@ -297,16 +257,6 @@ func (r *reconciler) resizeLive(ctx context.Context, v *view, live *corev1.Pod) 
 	}
 	r.writes.Wrote(request(v.name).NamespacedName, target)
 	return nil
-}
-
-// finish ends the update of a Pod that its kubelet has carried out.
-func (r *reconciler) finish(ctx context.Context, v *view, p *decoplan.Pod) error {
-	change := podops.Finish(p.View, decoplan.OperatorID, podops.TypeUpdate, r.clock.Now())
-	if change.Annotations == nil {
-		change.Annotations = map[string]*string{}
-	}
-	change.Annotations[appsv1alpha1.LastPodStatusAnnotation] = nil
-	return r.patch(ctx, v, p, change)
 }
 
 // writeDecoration writes to a decoration: its finalizer, or its status.

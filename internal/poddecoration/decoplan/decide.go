@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/decoration"
 	"kusionstack.io/kuperator/internal/shorten"
 )
@@ -28,6 +29,9 @@ type decision struct {
 	pods     []*Pod
 	rollouts []Rollout
 	plan     Plan
+	// told are Pods that are told something else now. begun counts the writes that maxWrites bounds.
+	told  map[*Pod]bool
+	begun int
 }
 
 // deciding is a decoration while it is decided upon.
@@ -72,7 +76,7 @@ func Decide(s *Snapshot) Plan {
 
 // readAll begins a decision.
 func readAll(s *Snapshot) *decision {
-	d := &decision{Snapshot: s}
+	d := &decision{Snapshot: s, told: map[*Pod]bool{}}
 	for i := range s.Pods {
 		if p := &s.Pods[i]; !p.View.Terminal && !p.View.Terminating {
 			d.pods = append(d.pods, p)
@@ -217,11 +221,15 @@ func (d *decision) tell() {
 				p.Refusal)
 			continue
 		}
-		if len(d.plan.Tells) == maxWrites {
+		if len(d.told) == maxWrites {
 			d.plan.More = true
 			continue
 		}
-		d.plan.Tells = append(d.plan.Tells, Tell{p, marks})
+		if text, err := decoration.Text(marks); err == nil { // names always can be written
+			d.told[p] = true
+			d.plan.Writes = append(d.plan.Writes, Write{Pod: p, Does: "telling its decorations to", Change: podops.Change{
+				Annotations: map[string]*string{appsv1alpha1.PodDecorationDesiredAnnotation: &text}}})
+		}
 	}
 }
 
