@@ -18,8 +18,8 @@ func TestNotesOfEventsAreBoundedInBytes(t *testing.T) {
 	w := newWorld(t, true, collaSet(1))
 	o := &observation{set: w.set(), pod: func(string) *corev1.Pod { return nil }}
 	refusal := strings.Repeat("配额不足", 500)
-	reporter{w.r.server}.recordEvents(o, &outcome{ended: []*setplan.Pod{{View: podops.View{Name: "web-0"}, Ended: refusal}}},
-		setplan.Outcome{Update: errors.New(refusal)})
+	ended := []*setplan.Pod{{View: podops.View{Name: "web-0"}, Ended: refusal}}
+	reporter{w.r.server}.recordEvents(o, &outcome{ended: ended}, setplan.Outcome{Update: errors.New(refusal)})
 
 	told := w.told()
 	require.Len(t, told, 2)

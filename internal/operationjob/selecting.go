@@ -20,8 +20,8 @@ import (
 const pageSize = 1000
 
 // selectPods resolves spec.targetSelector: names of Pods, sorted, that are not being deleted. It reads past the cache,
-// which has managed Pods only and may be late: the answer is recorded for good. invalid is what is wrong with the selector
-// if it selects nothing, whatever there is.
+// which has managed Pods only and may be late: the answer is recorded for good. invalid is what is wrong with a selector
+// that selects nothing, whatever there is.
 func selectPods(
 	ctx context.Context, live client.Reader, job *appsv1alpha1.OperationJob,
 ) (names []string, invalid string, err error) {
