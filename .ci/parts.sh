@@ -101,69 +101,7 @@ version_tests() { part "Older versions of Kubernetes (make test-versions)" make 
 
 image_tests() { part "Images (make test-images)" make test-images; }
 
-release_tests() { part "Release (make test-release)" make test-release; }
-
-foreign_tests() { part "Programs of others (make test-foreign)" make test-foreign; }
-
-long_stories() {
-	local stories='^(TestKillAnyProcess|TestKubeletLag|TestIdle)$'
-	part "Long stories of test/e2e" env KUPERATOR_NIGHTLY=1 make test PKG=./test/e2e/... RUN="$stories"
-}
-
 more_faults() { part "More plans of test/fault" env KUPERATOR_NIGHTLY=1 make test PKG=./test/fault; }
-
-lease_stories() {
-	part "Shards and Leases" make test PKG="./test/fault/shards ./test/fault/leadership ./test/integration/shard"
-}
-
-control_plane_stories() { part "Broken control planes" make test PKG=./test/fault/controlplane; }
-
-schema_stories() { part "Bad input and corrupt storage" make test PKG=./test/fault/schema; }
-
-first_hour() { part "The first hour" make test-install RUN='^TestANewUser$'; }
-
-install_stories() { part "Installation" make test PKG=./test/install; }
-
-direct_stories() {
-	part "CollaSets without the lifecycle" env KUPERATOR_NIGHTLY=1 \
-		make test PKG=./test/integration/collaset RUN='Directly$'
-}
-
-traffic_stories() { part "Traffic" make test PKG=./test/integration/resourceconsist; }
-
-security_stories() { part "Rights, policies and attacks" make test PKG=./test/integration/security; }
-
-rule_stories() { part "Rules" make test PKG="./test/integration/podtransitionrule ./test/integration/rules"; }
-
-configuration_stories() { part "Followed configuration" make test PKG=./test/integration/configuration; }
-
-decoration_stories() { part "PodDecorations" make test PKG=./test/integration/poddecoration; }
-
-job_stories() { part "OperationJobs" make test PKG=./test/integration/operationjob; }
-
-neighbour_stories() { part "Neighbours" make test PKG=./test/neighbours; }
-
-webhook_stories() { part "webhook-server" make test PKG=./test/integration/webhook; }
-
-takeover_stories() { part "Take-over" make test PKG=./test/integration/takeover; }
-
-certificate_faults() {
-	part "Certificates of webhook-server" env KUPERATOR_NIGHTLY=1 make test PKG=./test/fault RUN='^TestCertificateAtEveryWrite$'
-}
-
-plugin_stories() {
-	local stories='^(TestPlugin|TestExitCodes)'
-	part "kubectl kuperator" env KUPERATOR_NIGHTLY=1 make test PKG=./test/e2e RUN="$stories"
-}
-
-fleet_stories() {
-	part "Drain of a fleet" env KUPERATOR_NIGHTLY=1 make test PKG=./test/e2e RUN='^TestDrainOfAFleet$'
-}
-
-upgrades() {
-	local stories='^(TestReplicasOfDifferentVersionsTakeOver|TestANewerControllerOnAnOlderCRD)$'
-	part "Upgrades of test/install" make test-install RUN="$stories"
-}
 
 exploration() { part "Exploration (make explore)" make explore; }
 

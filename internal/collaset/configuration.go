@@ -15,17 +15,16 @@ import (
 	"k8s.io/client-go/metadata/metadatainformer"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/bootstrap"
 	"kusionstack.io/kuperator/internal/revision"
 )
 
@@ -88,10 +87,7 @@ func addConfigurationController(mgr ctrl.Manager, s *server) error {
 		Named(configurationName).
 		For(&appsv1alpha1.CollaSet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(source.Func(watches.start)).
-		WithOptions(controller.Options{
-			SkipNameValidation: ptr.To(true),
-			RateLimiter:        workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),
-		}).
+		WithOptions(bootstrap.ControllerOptions(0)).
 		Complete(&configurationReconciler{s, watches})
 }
 

@@ -15,7 +15,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -25,14 +24,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -55,12 +51,6 @@ const Name = "collaset-controller"
 
 // ownerIndex is the cache index of ControllerRevisions by revisionOwner, and of Pods by ownedBy.
 const ownerIndex = "collaset.owner"
-
-// Bounds of the back-off after errors.
-const (
-	firstRetry = 10 * time.Millisecond
-	lastRetry  = 30 * time.Second
-)
 
 // settings are the component's own flags.
 type settings struct {
@@ -255,12 +245,12 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 		func(mgr ctrl.Manager) error {
 			return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.ResourceContextKind),
 				func(mgr ctrl.Manager) error {
-					return addController(ctx, mgr, o, r)
+					return addController(ctx, mgr, r)
 				})
 		})
 }
 
-func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r *reconciler) error {
+func addController(ctx context.Context, mgr ctrl.Manager, r *reconciler) error {
 	if err := metric.Register(metric.RegistryOf(mgr), newGauges(ctx, mgr.GetCache(), mgr.Elected()),
 		r.window); err != nil {
 		return err
@@ -278,10 +268,7 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 		Named(podsName).
 		Watches(&corev1.Pod{}, events.stepEvents(), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		WatchesRawSource(source.Func(r.window.start)).
-		WithOptions(controller.Options{
-			MaxConcurrentReconciles: parallel, SkipNameValidation: ptr.To(true),
-			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),
-		}).
+		WithOptions(bootstrap.ControllerOptions(parallel)).
 		Complete(&podReconciler{
 			podStepper: podStepper{trials{r.server}, r.window}, memory: r.memory, protocol: r.protocol,
 			conventions: r.conventions,
@@ -303,11 +290,7 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 		Watches(&appsv1alpha1.ResourceContext{}, handler.EnqueueRequestsFromMapFunc(events.usersOf)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(claimUsers),
 			builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
-		// The name is unique in a binary; tests run two in one process.
-		WithOptions(controller.Options{
-			MaxConcurrentReconciles: o.Concurrency, SkipNameValidation: ptr.To(true),
-			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),
-		}).
+		WithOptions(bootstrap.ControllerOptions(0)).
 		Complete(r)
 }
 

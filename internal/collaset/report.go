@@ -20,6 +20,7 @@ import (
 	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/failures"
 	"kusionstack.io/kuperator/internal/freshness"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 // statusPause is the shortest time between two writes of status that differ in numbers and texts only. Of a large set
@@ -196,7 +197,7 @@ func blockerOf(status *appsv1alpha1.CollaSetStatus, reason string) *appsv1alpha1
 	return &status.Blockers[i]
 }
 
-func note(text string) string { return fmt.Sprintf("%.*s", maxNote, text) }
+func note(text string) string { return shorten.Bytes(text, maxNote) }
 
 // materialChange reports whether the new status has something that users wait for: another generation, another
 // revision, or a condition that turned.
@@ -251,8 +252,8 @@ func (o *observation) related(pod string) *corev1.Pod {
 // recordEndings keeps of Pods that ran to their ends what they said of it. A node that goes can end many at once.
 func (r reporter) recordEndings(o *observation, ended []*setplan.Pod) {
 	each(ended, "; so are %d more", func(pod *setplan.Pod, more string) {
-		note := fmt.Sprintf("Pod %s (instance ID %d) %.*s; it is deleted and replaced%s", pod.Name(), pod.ID, maxNote/2,
-			pod.Ended, more)
+		note := fmt.Sprintf("Pod %s (instance ID %d) %s; it is deleted and replaced%s", pod.Name(), pod.ID,
+			shorten.Bytes(pod.Ended, maxNote/2), more)
 		r.events.Eventf(o.set, o.pod(pod.Name()), corev1.EventTypeWarning, "PodEnded", "Replace", "%s", note)
 	})
 }

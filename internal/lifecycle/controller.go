@@ -12,18 +12,15 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -33,12 +30,6 @@ import (
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/revision"
-)
-
-// Bounds of the delay before a Pod is looked at again after an error.
-const (
-	firstRetry = 10 * time.Millisecond
-	lastRetry  = 30 * time.Second
 )
 
 // Name is the component's name: its Lease, user agent, field manager and event source.
@@ -151,7 +142,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, waits wai
 		Named(Name).
 		WatchesRawSource(podSource(mgr, r.gone, predicate.ResourceVersionChangedPredicate{})).
 		WatchesRawSource(r.freeze.source(mgr, rules.enqueueWaiting)).
-		WithOptions(controllerOptions(o.Concurrency)).
+		WithOptions(bootstrap.ControllerOptions(0)).
 		Build(r)
 	if err != nil {
 		return fmt.Errorf("adding the controller: %w", err)
@@ -159,16 +150,9 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, waits wai
 	if err := respondToEvictions(ctx, mgr, o, r, waits.requests); err != nil {
 		return err
 	}
-	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind("PodTransitionRule"),
+	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind),
 		func(mgr ctrl.Manager) error {
 			rules.known()
 			return c.Watch(rules.source(mgr))
 		})
-}
-
-func controllerOptions(concurrency int) controller.Options {
-	return controller.Options{
-		MaxConcurrentReconciles: concurrency,
-		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),
-	}
 }

@@ -3,7 +3,6 @@ package lifecycle
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +13,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/failures"
 	"kusionstack.io/kuperator/internal/lifecycle/podphase"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 // maxWhy bounds, in bytes, what is kept of the reason of a refusal.
@@ -93,8 +93,5 @@ func reason(pod *corev1.Pod, why string) string {
 	if pod.GenerateName != "" {
 		why = failures.WithoutNames(why, pod.GenerateName)
 	}
-	if len(why) <= maxWhy {
-		return why
-	}
-	return strings.ToValidUTF8(why[:maxWhy-3], "") + "..."
+	return shorten.Bytes(why, maxWhy)
 }

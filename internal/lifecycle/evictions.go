@@ -70,7 +70,7 @@ func respondToEvictions(
 				Named(Name+"-evictions").
 				Watches(&lifecyclev1alpha1.Eviction{}, handler.EnqueueRequestsFromMapFunc(targetOf)).
 				WatchesRawSource(requestedSource(mgr)).
-				WithOptions(controllerOptions(o.Concurrency)).
+				WithOptions(bootstrap.ControllerOptions(0)).
 				Complete(r)
 			if err != nil {
 				return fmt.Errorf("adding the controller of Evictions: %w", err)

@@ -132,7 +132,7 @@ func (r *rules) isServed() (bool, error) {
 	if now := r.clock.Now(); now.Sub(r.askedAt) < notServedFor {
 		return false, nil
 	}
-	kind := appsv1alpha1.SchemeGroupVersion.WithKind("PodTransitionRule")
+	kind := appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind)
 	_, err := r.mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	if meta.IsNoMatchError(err) {
 		r.askedAt = r.clock.Now()

@@ -37,15 +37,23 @@ type Controller struct {
 	// Kind is an example of the objects. They are watched from the start.
 	Kind client.Object
 	// Leftover names what still has to be cleaned up although the cache shows no object, "" for nothing. It reads past
-	// the cache. It is asked at the start, with first true, and every ten minutes; ten seconds after an error.
+	// the cache. It is asked at the start, with first true, and every ten minutes; ten seconds after an error. Nil: there
+	// never is anything, as with objects that have a finalizer.
 	Leftover func(ctx context.Context, first bool) (string, error)
 	// Add adds the controller. It is called at most once. Its error ends the program, as at a start.
 	Add func() error
 }
 
 // AddToManager adds a runnable that adds the controller when it is needed. Once added the controller stays. The
-// runnable needs no Lease: replicas that are not elected fill their caches, too.
-func AddToManager(mgr manager.Manager, c Controller) error {
+// runnable needs no Lease: replicas that are not elected fill their caches, too. A program for some namespaces only has
+// the controller at once: its user need not be allowed to look at all of them.
+func AddToManager(mgr manager.Manager, namespaces []string, c Controller) error {
+	if len(namespaces) > 0 {
+		return c.Add()
+	}
+	if c.Leftover == nil {
+		c.Leftover = func(context.Context, bool) (string, error) { return "", nil }
+	}
 	gvk, err := apiutil.GVKForObject(c.Kind, mgr.GetScheme())
 	if err != nil {
 		return err

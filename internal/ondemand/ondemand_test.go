@@ -194,3 +194,10 @@ func TestTheFirstLiveObject(t *testing.T) {
 	require.Empty(t, of("none"))
 	require.Equal(t, []string{"on-page-", "on-page-x", "on-page-xx", "on-page-xxx"}, names)
 }
+
+func TestAControllerForSomeNamespacesIsThereAtOnce(t *testing.T) {
+	added := 0
+	add := Controller{Kind: &corev1.Service{}, Add: func() error { added++; return nil }}
+	require.NoError(t, AddToManager(nil, []string{"web"}, add))
+	require.Equal(t, 1, added)
+}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,12 +16,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/failures"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/operationjob/jobplan"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 // parallel is how many writes to Pods of one job are under way at the same time.
@@ -99,9 +100,8 @@ func (r *reconciler) writePods(
 func (r *reconciler) writePod(ctx context.Context, job *appsv1alpha1.OperationJob, w *jobplan.Write) error {
 	v := w.Pod.View
 	if w.Evict {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.Namespace, Name: v.Name}}
-		return r.evictions.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
-			ObjectMeta: pod.ObjectMeta,
+		return r.evict(ctx, &policyv1.Eviction{
+			ObjectMeta: metav1.ObjectMeta{Namespace: v.Namespace, Name: v.Name},
 			DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{
 				UID: &v.UID, ResourceVersion: &v.ResourceVersion,
 			}},
@@ -178,10 +178,9 @@ func (r *reconciler) writeJob(ctx context.Context, job *appsv1alpha1.OperationJo
 	key := client.ObjectKeyFromObject(job)
 	switch {
 	case plan.Protect:
-		return r.setFinalizers(ctx, job, append(slices.Clone(job.Finalizers), appsv1alpha1.ProtectionFinalizer))
+		return r.writeFinalizer(ctx, job, controllerutil.AddFinalizer)
 	case plan.Release:
-		isOurs := func(f string) bool { return f == appsv1alpha1.ProtectionFinalizer }
-		return r.setFinalizers(ctx, job, slices.DeleteFunc(slices.Clone(job.Finalizers), isOurs))
+		return r.writeFinalizer(ctx, job, controllerutil.RemoveFinalizer)
 	case plan.Delete:
 		err := r.client.Delete(ctx, job, client.Preconditions{UID: &job.UID, ResourceVersion: &job.ResourceVersion},
 			client.PropagationPolicy(metav1.DeletePropagationBackground))
@@ -201,16 +200,14 @@ func (r *reconciler) writeJob(ctx context.Context, job *appsv1alpha1.OperationJo
 	return nil
 }
 
-// setFinalizers replaces the finalizers of the job.
-func (r *reconciler) setFinalizers(ctx context.Context, job *appsv1alpha1.OperationJob, finalizers []string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": job.UID, "resourceVersion": job.ResourceVersion, "finalizers": finalizers,
-	}})
-	if err != nil {
-		return err
-	}
-	next := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: job.Name}}
-	if err := r.client.Patch(ctx, next, client.RawPatch(types.MergePatchType, patch)); err != nil {
+// writeFinalizer adds our finalizer to the job or removes it.
+func (r *reconciler) writeFinalizer(
+	ctx context.Context, job *appsv1alpha1.OperationJob, change func(o client.Object, finalizer string) bool,
+) error {
+	next := job.DeepCopy()
+	change(next, appsv1alpha1.ProtectionFinalizer)
+	patch := client.MergeFromWithOptions(job, client.MergeFromWithOptimisticLock{})
+	if err := r.client.Patch(ctx, next, patch); err != nil {
 		return fmt.Errorf("writing the finalizers of OperationJob %s: %w", job.Name, err)
 	}
 	r.writes.Wrote(client.ObjectKeyFromObject(job), next)
@@ -243,8 +240,8 @@ func (r *reconciler) report(before, after *appsv1alpha1.OperationJob, ended []in
 		if more := len(failed) - maxNamed; more > 0 {
 			named += fmt.Sprintf("; and %d more", more)
 		}
-		named = strings.ToValidUTF8(named[:min(len(named), maxNote)], "")
-		r.events.Eventf(after, nil, corev1.EventTypeWarning, "TargetFailed", string(after.Spec.Action), "%s", named)
+		r.events.Eventf(after, nil, corev1.EventTypeWarning, "TargetFailed", string(after.Spec.Action), "%s",
+			shorten.Bytes(named, maxNote))
 	}
 	if progress := after.Status.Progress; progress != before.Status.Progress && after.Status.EndTime != nil {
 		kind := corev1.EventTypeNormal

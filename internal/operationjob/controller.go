@@ -10,19 +10,18 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/bootstrap"
@@ -34,12 +33,6 @@ import (
 
 // Name is the component's name: its Lease, user agent, field manager and event source.
 const Name = "operationjob-controller"
-
-// Bounds of the back-off after errors.
-const (
-	firstRetry = 10 * time.Millisecond
-	lastRetry  = 30 * time.Second
-)
 
 // Component describes the binary.
 func Component() bootstrap.Component {
@@ -77,18 +70,13 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
 	}
 	kind := appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.OperationJobKind)
 	return bootstrap.WhenServed(mgr, kind, func(mgr ctrl.Manager) error {
-		add := func() error { return addController(ctx, mgr, o) }
-		if len(o.Namespaces) > 0 {
-			return add()
-		}
-		// Jobs have a finalizer, so without jobs there is nothing to clean up.
-		nothing := func(context.Context, bool) (string, error) { return "", nil }
-		return ondemand.AddToManager(mgr,
-			ondemand.Controller{Kind: &appsv1alpha1.OperationJob{}, Leftover: nothing, Add: add})
+		return ondemand.AddToManager(mgr, o.Namespaces, ondemand.Controller{
+			Kind: &appsv1alpha1.OperationJob{}, Add: func() error { return addController(ctx, mgr) },
+		})
 	})
 }
 
-func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
+func addController(ctx context.Context, mgr ctrl.Manager) error {
 	indexer := mgr.GetFieldIndexer()
 	if err := indexer.IndexField(ctx, &appsv1alpha1.OperationJob{}, targetIndex, targetsOf); err != nil {
 		return fmt.Errorf("indexing OperationJobs by target: %w", err)
@@ -96,18 +84,18 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) e
 	if err := indexer.IndexField(ctx, &corev1.Pod{}, instanceIndex, instanceOf); err != nil {
 		return fmt.Errorf("indexing Pods by instance ID: %w", err)
 	}
-	evictions, err := evictionClient(mgr)
+	evict, err := evictor(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
 		return err
 	}
 	r := &reconciler{
-		evictions: evictions,
-		client:    mgr.GetClient(),
-		live:      mgr.GetAPIReader(),
-		writes:    freshness.New(mgr.GetCache(), clock.RealClock{}),
-		events:    mgr.GetEventRecorder(Name),
-		clock:     clock.RealClock{},
-		jobs:      newMemory(),
+		evict:  evict,
+		client: mgr.GetClient(),
+		live:   mgr.GetAPIReader(),
+		writes: freshness.New(mgr.GetCache(), clock.RealClock{}),
+		events: mgr.GetEventRecorder(Name),
+		clock:  clock.RealClock{},
+		jobs:   newMemory(),
 	}
 	if err := metric.Register(metric.RegistryOf(mgr), newGauges(ctx, mgr.GetCache(), mgr.Elected())); err != nil {
 		return err
@@ -116,10 +104,7 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) e
 		Named(Name).
 		For(&appsv1alpha1.OperationJob{}).
 		WatchesRawSource(podSource(mgr)).
-		WithOptions(controller.Options{
-			MaxConcurrentReconciles: o.Concurrency,
-			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),
-		}).
+		WithOptions(bootstrap.ControllerOptions(0)).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("adding the controller: %w", err)
@@ -127,30 +112,15 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) e
 	return nil
 }
 
-// evictionClient returns a client whose requests end with the first answer. An eviction that a budget or webhook-server
-// refuses comes with the header Retry-After, by which client-go repeats it ten times: a worker would wait for that.
-func evictionClient(mgr ctrl.Manager) (client.Client, error) {
-	c, err := client.New(onceOnly(mgr.GetConfig()), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+// evictor returns what evicts a Pod. It asks once: an eviction that a budget or webhook-server refuses comes with the
+// header Retry-After, by which client-go would repeat it ten times while a worker waits.
+func evictor(config *rest.Config, c *http.Client) (func(context.Context, *policyv1.Eviction) error, error) {
+	pods, err := corev1client.NewForConfigAndClient(config, c)
 	if err != nil {
 		return nil, fmt.Errorf("making the client of evictions: %w", err)
 	}
-	return c, nil
-}
-
-// onceOnly is a configuration whose clients repeat nothing that is refused.
-func onceOnly(config *rest.Config) *rest.Config {
-	config = rest.CopyConfig(config)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return once{next} })
-	return config
-}
-
-// once takes the header off answers that has a client repeat its request.
-type once struct{ http.RoundTripper }
-
-func (o once) RoundTrip(request *http.Request) (*http.Response, error) {
-	answer, err := o.RoundTripper.RoundTrip(request)
-	if answer != nil {
-		answer.Header.Del("Retry-After")
-	}
-	return answer, err
+	return func(ctx context.Context, e *policyv1.Eviction) error {
+		return pods.RESTClient().Post().Namespace(e.Namespace).Resource("pods").Name(e.Name).SubResource("eviction").
+			Body(e).MaxRetries(0).Do(ctx).Error()
+	}, nil
 }

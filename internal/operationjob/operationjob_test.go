@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
@@ -90,11 +89,22 @@ func TestSelectPods(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			job := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: "shop"}}
 			job.Spec.TargetSelector = &appsv1alpha1.OperationTargetSelector{LabelSelector: test.labels, Workload: test.workload}
-			names, err := selectPods(t.Context(), live, job)
+			names, invalid, err := selectPods(t.Context(), live, job)
 			require.NoError(t, err)
+			assert.Empty(t, invalid)
 			assert.Equal(t, test.want, names)
 		})
 	}
+	t.Run("labels that are not valid", func(t *testing.T) {
+		job := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: "shop"}}
+		job.Spec.TargetSelector = &appsv1alpha1.OperationTargetSelector{
+			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "not a value"}},
+		}
+		names, invalid, err := selectPods(t.Context(), live, job)
+		require.NoError(t, err)
+		assert.Nil(t, names)
+		assert.Contains(t, invalid, "create another OperationJob")
+	})
 }
 
 func TestIndexes(t *testing.T) {
@@ -167,7 +177,7 @@ func TestJ11AnOwnWriteThatIsNotSeenForLong(t *testing.T) {
 	server := build(job.DeepCopy(), pod("a", "CollaSet", "web"))
 	cached := &staleReader{Client: server, jobs: build(job.DeepCopy())}
 	clk := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
-	r := &reconciler{client: cached, live: server, evictions: server, writes: freshness.New(cached, clk),
+	r := &reconciler{client: cached, live: server, writes: freshness.New(cached, clk),
 		events: events.NewFakeRecorder(100), clock: clk, jobs: newMemory()}
 	key := client.ObjectKeyFromObject(job)
 	look := func(times int, step time.Duration) {
@@ -290,25 +300,21 @@ func TestImagesAreTriedFirst(t *testing.T) {
 // TestAWriteThatIsRefusedIsPutOff has the API server refuse evictions: they are tried again, and not at each look.
 func TestAWriteThatIsRefusedIsPutOff(t *testing.T) {
 	evictions := 0
-	refuse := interceptor.Funcs{SubResourceCreate: func(
-		_ context.Context, c client.Client, name string, pod, eviction client.Object, _ ...client.SubResourceCreateOption,
-	) error {
-		require.Equal(t, "eviction", name)
-		require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(pod), pod))
-		asked, is := eviction.(*policyv1.Eviction)
-		require.True(t, is)
-		require.Equal(t, &metav1.Preconditions{UID: ptr.To(pod.GetUID()), ResourceVersion: ptr.To(pod.GetResourceVersion())},
-			asked.DeleteOptions.Preconditions)
-		evictions++
-		return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 10)
-	}}
 	job := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "away", UID: "j"}}
 	job.Spec.Action = appsv1alpha1.OpsActionEvict
 	job.Spec.Targets = []appsv1alpha1.PodOpsTarget{{Name: "a"}}
 	c := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(job, pod("a", "CollaSet", "web")).
-		WithStatusSubresource(job).WithIndex(&corev1.Pod{}, instanceIndex, instanceOf).WithInterceptorFuncs(refuse).Build()
+		WithStatusSubresource(job).WithIndex(&corev1.Pod{}, instanceIndex, instanceOf).Build()
+	refuse := func(ctx context.Context, eviction *policyv1.Eviction) error {
+		var pod corev1.Pod
+		require.NoError(t, c.Get(ctx, client.ObjectKeyFromObject(eviction), &pod))
+		require.Equal(t, &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion},
+			eviction.DeleteOptions.Preconditions)
+		evictions++
+		return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 10)
+	}
 	clk := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
-	r := &reconciler{client: c, live: c, evictions: c, writes: freshness.New(c, clk),
+	r := &reconciler{client: c, live: c, evict: refuse, writes: freshness.New(c, clk),
 		events: events.NewFakeRecorder(100), clock: clk, jobs: newMemory()}
 	key := client.ObjectKeyFromObject(job)
 	look := func(times int) {
@@ -350,7 +356,7 @@ func TestAStaleJobIsNotDecidedOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cached := build(job.DeepCopy(), pod("a", "CollaSet", "web"))
 			clk := clocktesting.NewFakeClock(at.Time)
-			r := &reconciler{client: cached, live: live, evictions: cached, writes: freshness.New(cached, clk),
+			r := &reconciler{client: cached, live: live, writes: freshness.New(cached, clk),
 				events: events.NewFakeRecorder(100), clock: clk, jobs: newMemory()}
 			result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(job)})
 			require.NoError(t, err)
@@ -377,17 +383,16 @@ func TestANameThatNoPodCanHaveIsNoPod(t *testing.T) {
 }
 
 func TestEvictionsAreNotRepeatedByTheClient(t *testing.T) {
-	asked := 0
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		asked++
+	var asked []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.Method+" "+r.URL.Path)
 		w.Header().Set("Retry-After", "1")
 		w.WriteHeader(http.StatusTooManyRequests)
 	}))
 	defer server.Close()
-	config := onceOnly(&rest.Config{Host: server.URL})
-	clients, err := kubernetes.NewForConfig(config)
+	evict, err := evictor(&rest.Config{Host: server.URL}, server.Client())
 	require.NoError(t, err)
-	err = clients.CoreV1().Pods("shop").EvictV1(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
+	err = evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a"}})
 	require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
-	require.Equal(t, 1, asked)
+	require.Equal(t, []string{"POST /api/v1/namespaces/shop/pods/a/eviction"}, asked)
 }

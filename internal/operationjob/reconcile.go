@@ -2,12 +2,12 @@ package operationjob
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,12 +37,12 @@ const (
 type reconciler struct {
 	client client.Client
 	live   client.Reader // past the cache
-	// evictions is a client that does not repeat by itself what is refused.
-	evictions client.Client
-	writes    *freshness.Tracker
-	events    events.EventRecorder
-	clock     clock.PassiveClock
-	jobs      *memory
+	// evict evicts a Pod. It does not repeat by itself what is refused.
+	evict  func(context.Context, *policyv1.Eviction) error
+	writes *freshness.Tracker
+	events events.EventRecorder
+	clock  clock.PassiveClock
+	jobs   *memory
 }
 
 // memory is what is remembered of jobs between two decisions. Losing it costs a write that is refused again.
@@ -158,12 +158,7 @@ func (r *reconciler) observe(
 	s := jobplan.Snapshot{Job: job, Now: r.clock.Now(), Targets: make([]jobplan.Target, len(job.Status.TargetDetails))}
 	if job.Spec.TargetSelector != nil && job.Status.StartTime == nil && job.DeletionTimestamp == nil {
 		var err error
-		s.Selected, err = selectPods(ctx, r.live, job)
-		var invalid *invalidSelector
-		switch {
-		case errors.As(err, &invalid):
-			s.Invalid = invalid.Error()
-		case err != nil:
+		if s.Selected, s.Invalid, err = selectPods(ctx, r.live, job); err != nil {
 			return s, err
 		}
 	}

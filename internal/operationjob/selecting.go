@@ -19,35 +19,27 @@ import (
 // pageSize is how many objects are listed at a time.
 const pageSize = 1000
 
-// invalidSelector is a selector that selects nothing, whatever there is.
-type invalidSelector struct{ cause error }
-
-func (e *invalidSelector) Error() string {
-	return "spec.targetSelector.labelSelector is not valid, create another OperationJob: " + e.cause.Error()
-}
-
-func (e *invalidSelector) Unwrap() error { return e.cause }
-
 // selectPods resolves spec.targetSelector: names of Pods, sorted, that are not being deleted. It reads past the cache,
-// which has managed Pods only and may be late: the answer is recorded for good.
-func selectPods(ctx context.Context, live client.Reader, job *appsv1alpha1.OperationJob) ([]string, error) {
+// which has managed Pods only and may be late: the answer is recorded for good. invalid is what is wrong with a selector
+// that selects nothing, whatever there is.
+func selectPods(
+	ctx context.Context, live client.Reader, job *appsv1alpha1.OperationJob,
+) (names []string, invalid string, err error) {
 	s := job.Spec.TargetSelector
 	selector := labels.Everything()
 	if s.LabelSelector != nil {
-		var err error
 		if selector, err = metav1.LabelSelectorAsSelector(s.LabelSelector); err != nil {
-			return nil, &invalidSelector{err}
+			return nil, "spec.targetSelector.labelSelector is not valid, create another OperationJob: " + err.Error(), nil
 		}
 	}
 	belongs := func(metav1.Object) bool { return true }
 	if s.Workload != nil {
-		var err error
 		if belongs, err = controlledBy(ctx, live, job.Namespace, s.Workload); err != nil {
-			return nil, err
+			return nil, "", err
 		}
 	}
-	names := []string{} // not nil: none is an answer
-	_, err := livelist.Each(ctx, live, corev1.SchemeGroupVersion.WithKind("Pod"), pageSize,
+	names = []string{} // not nil: none is an answer
+	_, err = livelist.Each(ctx, live, corev1.SchemeGroupVersion.WithKind("Pod"), pageSize,
 		func(pod *metav1.PartialObjectMetadata) (more bool) {
 			if pod.DeletionTimestamp == nil && belongs(pod) {
 				names = append(names, pod.Name)
@@ -55,10 +47,10 @@ func selectPods(ctx context.Context, live client.Reader, job *appsv1alpha1.Opera
 			return true
 		}, client.InNamespace(job.Namespace), client.MatchingLabelsSelector{Selector: selector})
 	if err != nil {
-		return nil, fmt.Errorf("listing the Pods that spec.targetSelector selects: %w", err)
+		return nil, "", fmt.Errorf("listing the Pods that spec.targetSelector selects: %w", err)
 	}
 	slices.Sort(names)
-	return names, nil
+	return names, "", nil
 }
 
 // controlledBy returns what reports whether a workload controls a Pod, for a Deployment through its ReplicaSets. The

@@ -2,12 +2,10 @@ package poddecoration
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,14 +18,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/decoration"
 	"kusionstack.io/kuperator/internal/failures"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/poddecoration/decoplan"
 	"kusionstack.io/kuperator/internal/revision"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 // parallel is how many writes to Pods of one namespace are under way at the same time.
@@ -44,7 +43,7 @@ type refusal struct {
 type step struct {
 	pod  *decoplan.Pod
 	does string
-	do   func(context.Context) error
+	do   func() error
 }
 
 // isOld reports whether an error only means that the object has changed or is gone.
@@ -79,28 +78,15 @@ func (r *reconciler) apply(
 	ctx context.Context, v *view, ns *namespace, plan *decoplan.Plan,
 ) (conflict bool, err error) {
 	var steps []step
-	add := func(p *decoplan.Pod, does string, do func(context.Context) error) {
-		steps = append(steps, step{p, does, do})
-	}
-	for _, p := range plan.Finishes {
-		add(p, "finishing the update of", func(ctx context.Context) error { return r.finish(ctx, v, p) })
-	}
 	for _, p := range plan.Resizes {
-		add(p, "resizing", func(ctx context.Context) error { return r.resize(ctx, v, p) })
+		steps = append(steps, step{p, "resizing", func() error { return r.resize(ctx, v, p) }})
 	}
 	for _, p := range plan.Changes {
-		add(p, "changing", func(ctx context.Context) error { return r.change(ctx, v, ns, p) })
+		steps = append(steps, step{p, "changing", func() error { return r.change(ctx, v, ns, p) }})
 	}
 	for i := range plan.Writes {
 		w := &plan.Writes[i]
-		add(w.Pod, w.Does, func(ctx context.Context) error { return r.write(ctx, v, w) })
-	}
-	for i := range plan.Tells {
-		t := &plan.Tells[i]
-		add(t.Pod, "telling its decorations to", func(ctx context.Context) error { return r.tell(ctx, v, t) })
-	}
-	for _, p := range plan.Begins {
-		add(p, "asking for the update of", func(ctx context.Context) error { return r.begin(ctx, v, ns, p) })
+		steps = append(steps, step{w.Pod, w.Does, func() error { return r.write(ctx, v, ns, w) }})
 	}
 	conflict, err = r.run(ctx, ns, steps)
 	for _, d := range v.decorations {
@@ -125,7 +111,7 @@ func (r *reconciler) run(ctx context.Context, ns *namespace, steps []step) (conf
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			failed := s.do(ctx)
+			failed := s.do()
 			rejection, isRejected := failures.RejectionIn(failed)
 			uid := s.pod.View.UID
 			mu.Lock()
@@ -148,48 +134,22 @@ func (r *reconciler) run(ctx context.Context, ns *namespace, steps []step) (conf
 	return conflict, err
 }
 
-// patch changes the metadata of a Pod.
-func (r *reconciler) patch(ctx context.Context, v *view, p *decoplan.Pod, change podops.Change) error {
-	target := freshness.PodTarget(v.name, p.View.Name)
-	if err := r.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, change.MergePatch(p.View))); err != nil {
-		return err
-	}
-	r.writes.Wrote(request(v.name).NamespacedName, target)
-	return nil
-}
-
-// write changes a Pod as the decision says.
-func (r *reconciler) write(ctx context.Context, v *view, w *decoplan.Write) error {
-	err := r.patch(ctx, v, w.Pod, w.Change)
-	if err == nil && w.Change.Labels[appsv1alpha1.ToDeleteLabel] != nil {
-		updates.WithLabelValues(recreated).Inc()
-	}
-	return err
-}
-
-// tell writes on a Pod what it is to have.
-func (r *reconciler) tell(ctx context.Context, v *view, t *decoplan.Tell) error {
-	text, err := decoration.Text(t.Marks)
-	if err != nil {
-		return err
-	}
-	return r.patch(ctx, v, t.Pod, podops.Change{
-		Annotations: map[string]*string{appsv1alpha1.PodDecorationDesiredAnnotation: &text}})
-}
-
-// begin asks for the update of a Pod in place. Before that it asks the API server by a dry run whether it takes the
-// change: no Pod is taken out of service for one that is refused.
-func (r *reconciler) begin(ctx context.Context, v *view, ns *namespace, p *decoplan.Pod) error {
-	if p.Difference != nil {
-		if err := r.try(ctx, v, ns, p); err != nil {
+// write changes the metadata of a Pod.
+func (r *reconciler) write(ctx context.Context, v *view, ns *namespace, w *decoplan.Write) error {
+	if w.Tries {
+		if err := r.try(ctx, v, ns, w.Pod); err != nil {
 			return err
 		}
 	}
-	change, err := podops.Begin(p.View, podops.Request{ID: decoplan.OperatorID, Type: podops.TypeUpdate}, r.clock.Now())
-	if err != nil || change.IsZero() {
+	target, of := freshness.PodTarget(v.name, w.Pod.View.Name), w.Pod.View
+	if err := r.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, w.Change.MergePatch(of))); err != nil {
 		return err
 	}
-	return r.patch(ctx, v, p, change)
+	r.writes.Wrote(request(v.name).NamespacedName, target)
+	if w.Change.Labels[appsv1alpha1.ToDeleteLabel] != nil {
+		updates.WithLabelValues(recreated).Inc()
+	}
+	return nil
 }
 
 // try asks the API server whether it takes a change in place, and its resources.
@@ -299,34 +259,17 @@ func (r *reconciler) resizeLive(ctx context.Context, v *view, live *corev1.Pod) 
 	return nil
 }
 
-// finish ends the update of a Pod that its kubelet has carried out.
-func (r *reconciler) finish(ctx context.Context, v *view, p *decoplan.Pod) error {
-	change := podops.Finish(p.View, decoplan.OperatorID, podops.TypeUpdate, r.clock.Now())
-	if change.Annotations == nil {
-		change.Annotations = map[string]*string{}
-	}
-	change.Annotations[appsv1alpha1.LastPodStatusAnnotation] = nil
-	return r.patch(ctx, v, p, change)
-}
-
-// isProtected reports whether our finalizer is on a decoration.
-func isProtected(d *appsv1alpha1.PodDecoration) bool {
-	return slices.Contains(d.Finalizers, appsv1alpha1.ProtectionFinalizer)
-}
-
 // writeDecoration writes to a decoration: its finalizer, or its status.
 func (r *reconciler) writeDecoration(ctx context.Context, d *appsv1alpha1.PodDecoration, plan *decoplan.Plan) error {
 	written := d.ObjectMeta.DeepCopy()
 	switch {
 	case slices.Contains(plan.Protect, d.Name):
 		var err error
-		written, err = r.setFinalizers(ctx, d, append(slices.Clone(d.Finalizers), appsv1alpha1.ProtectionFinalizer))
-		if err != nil {
+		if written, err = r.writeFinalizer(ctx, d, controllerutil.AddFinalizer); err != nil {
 			return err
 		}
 	case slices.Contains(plan.Release, d.Name):
-		isOurs := func(f string) bool { return f == appsv1alpha1.ProtectionFinalizer }
-		_, err := r.setFinalizers(ctx, d, slices.DeleteFunc(slices.Clone(d.Finalizers), isOurs))
+		_, err := r.writeFinalizer(ctx, d, controllerutil.RemoveFinalizer)
 		return err
 	}
 	if status := plan.Statuses[d.Name]; status != nil {
@@ -340,18 +283,14 @@ func (r *reconciler) writeDecoration(ctx context.Context, d *appsv1alpha1.PodDec
 	return nil
 }
 
-// setFinalizers replaces the finalizers of a decoration, and returns its metadata after that.
-func (r *reconciler) setFinalizers(
-	ctx context.Context, d *appsv1alpha1.PodDecoration, finalizers []string,
+// writeFinalizer adds our finalizer to a decoration or removes it, and returns its metadata after that.
+func (r *reconciler) writeFinalizer(
+	ctx context.Context, d *appsv1alpha1.PodDecoration, change func(o client.Object, finalizer string) bool,
 ) (*metav1.ObjectMeta, error) {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": d.UID, "resourceVersion": d.ResourceVersion, "finalizers": finalizers,
-	}})
-	if err != nil {
-		return nil, err
-	}
-	next := &appsv1alpha1.PodDecoration{ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: d.Name}}
-	if err := r.client.Patch(ctx, next, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	next := d.DeepCopy()
+	change(next, appsv1alpha1.ProtectionFinalizer)
+	patch := client.MergeFromWithOptions(d, client.MergeFromWithOptimisticLock{})
+	if err := r.client.Patch(ctx, next, patch); err != nil {
 		return nil, fmt.Errorf("writing the finalizers of PodDecoration %s: %w", d.Name, err)
 	}
 	r.writes.Wrote(request(d.Namespace).NamespacedName, next)
@@ -378,6 +317,5 @@ func (r *reconciler) report(before, after *appsv1alpha1.PodDecoration) {
 	if warnings[appsv1alpha1.ConditionReason(is.Reason)] {
 		kind = corev1.EventTypeWarning
 	}
-	r.events.Eventf(after, nil, kind, is.Reason, "Update", "%s",
-		strings.ToValidUTF8(is.Message[:min(len(is.Message), maxNote)], ""))
+	r.events.Eventf(after, nil, kind, is.Reason, "Update", "%s", shorten.Bytes(is.Message, maxNote))
 }

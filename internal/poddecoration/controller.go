@@ -10,19 +10,16 @@ package poddecoration
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/bootstrap"
@@ -36,12 +33,6 @@ import (
 
 // Name is the component's name: its Lease, user agent, field manager and event source.
 const Name = "poddecoration-controller"
-
-// Bounds of the back-off after errors.
-const (
-	firstRetry = 10 * time.Millisecond
-	lastRetry  = 30 * time.Second
-)
 
 // settings are the component's own.
 type settings struct {
@@ -89,18 +80,13 @@ func (own *settings) setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Op
 	}
 	kind := appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodDecorationKind)
 	return bootstrap.WhenServed(mgr, kind, func(mgr ctrl.Manager) error {
-		add := func() error { return own.addController(ctx, mgr, o) }
-		if len(o.Namespaces) > 0 {
-			return add()
-		}
-		// Decorations have a finalizer, so without them there is nothing to clean up.
-		nothing := func(context.Context, bool) (string, error) { return "", nil }
-		return ondemand.AddToManager(mgr,
-			ondemand.Controller{Kind: &appsv1alpha1.PodDecoration{}, Leftover: nothing, Add: add})
+		return ondemand.AddToManager(mgr, o.Namespaces, ondemand.Controller{
+			Kind: &appsv1alpha1.PodDecoration{}, Add: func() error { return own.addController(ctx, mgr) },
+		})
 	})
 }
 
-func (own *settings) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
+func (own *settings) addController(ctx context.Context, mgr ctrl.Manager) error {
 	err := mgr.GetFieldIndexer().IndexField(ctx, &appsv1.ControllerRevision{}, ownerIndex, revisionOwner)
 	if err != nil {
 		return fmt.Errorf("indexing revisions by owner: %w", err)
@@ -127,10 +113,7 @@ func (own *settings) addController(ctx context.Context, mgr ctrl.Manager, o boot
 		WatchesRawSource(decorationSource(mgr)).
 		WatchesRawSource(revisionSource(mgr)).
 		WatchesRawSource(r.podSource(mgr)).
-		WithOptions(controller.Options{
-			MaxConcurrentReconciles: o.Concurrency,
-			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),
-		}).
+		WithOptions(bootstrap.ControllerOptions(0)).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("adding the controller: %w", err)

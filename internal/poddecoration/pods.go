@@ -209,10 +209,6 @@ func (r *reconciler) forecast(
 	if to == "" || current == to {
 		return nil, nil
 	}
-	of := forecastKey{current, to, can}
-	if known, is := ns.forecasts[d.UID]; is && known.of == of {
-		return known.is, nil
-	}
 	var from []decoration.Mark
 	if current != "" {
 		from = []decoration.Mark{{Name: d.Name, Revision: current}}
@@ -229,7 +225,5 @@ func (r *reconciler) forecast(
 	if err != nil {
 		return nil, nil //nolint:nilerr // it is only a forecast
 	}
-	known := forecasted{of: of, is: &appsv1alpha1.UpdateForecast{InPlace: change.InPlace(), Fields: change.Forcing}}
-	ns.forecasts[d.UID] = known
-	return known.is, nil
+	return &appsv1alpha1.UpdateForecast{InPlace: change.InPlace(), Fields: change.Forcing}, nil
 }

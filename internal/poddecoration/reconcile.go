@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/decoration"
@@ -66,8 +67,7 @@ func (m *memory) of(name string) *namespace {
 	if m.all[name] == nil {
 		m.all[name] = &namespace{
 			rendered: map[types.UID]rendered{}, parsed: map[types.UID]decoration.Decoration{},
-			forecasts: map[types.UID]forecasted{}, changes: map[changeKey]worked{}, refused: map[types.UID]refusal{},
-			recorded: map[types.UID]time.Time{},
+			changes: map[changeKey]worked{}, refused: map[types.UID]refusal{}, recorded: map[types.UID]time.Time{},
 		}
 	}
 	return m.all[name]
@@ -90,10 +90,9 @@ type namespace struct {
 	next  time.Time // when the next decision may be made
 	check freshness.Check[baseline]
 	read  podcache.Memo[decoplan.Pod]
-	// rendered are the present templates by decoration, parsed the contents of revisions, forecasts by decoration.
-	rendered  map[types.UID]rendered
-	parsed    map[types.UID]decoration.Decoration
-	forecasts map[types.UID]forecasted
+	// rendered are the present templates by decoration, parsed the contents of revisions.
+	rendered map[types.UID]rendered
+	parsed   map[types.UID]decoration.Decoration
 	// changes are worked out for changesFor.
 	changes    map[changeKey]worked
 	changesFor revision.Capabilities
@@ -101,16 +100,6 @@ type namespace struct {
 	recorded map[types.UID]time.Time
 	// refused are writes to Pods that the API server does not take.
 	refused map[types.UID]refusal
-}
-
-type forecastKey struct {
-	from, to string
-	can      revision.Capabilities
-}
-
-type forecasted struct {
-	of forecastKey
-	is *appsv1alpha1.UpdateForecast
 }
 
 // baseline is a namespace as the API server had it after this process won its Lease.
@@ -235,8 +224,9 @@ func (r *reconciler) observe(ctx context.Context, v *view, ns *namespace) (more 
 			return false, err
 		}
 		of := decoplan.Decoration{
-			Name: d.Name, Generation: d.Generation, Deleting: d.DeletionTimestamp != nil, Protected: isProtected(d),
-			Spec: d.Spec, Status: d.Status, Updated: updated, Problem: problem, Collisions: &collisions,
+			Name: d.Name, Generation: d.Generation, Deleting: d.DeletionTimestamp != nil,
+			Protected: controllerutil.ContainsFinalizer(d, appsv1alpha1.ProtectionFinalizer),
+			Spec:      d.Spec, Status: d.Status, Updated: updated, Problem: problem, Collisions: &collisions,
 		}
 		if of.Next, err = r.forecast(ctx, d, ns, updated, can); err != nil {
 			return false, err
@@ -244,7 +234,6 @@ func (r *reconciler) observe(ctx context.Context, v *view, ns *namespace) (more 
 		v.snapshot.Decorations = append(v.snapshot.Decorations, of)
 	}
 	maps.DeleteFunc(ns.rendered, func(uid types.UID, _ rendered) bool { return !there[uid] })
-	maps.DeleteFunc(ns.forecasts, func(uid types.UID, _ forecasted) bool { return !there[uid] })
 	maps.DeleteFunc(ns.recorded, func(uid types.UID, _ time.Time) bool { return !revisions[uid] })
 	maps.DeleteFunc(ns.parsed, func(uid types.UID, _ decoration.Decoration) bool { return !revisions[uid] })
 	if more, err = r.observeChanges(ctx, v, ns, can); err != nil {

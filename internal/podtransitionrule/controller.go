@@ -19,14 +19,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/bootstrap"
@@ -39,12 +36,6 @@ import (
 
 // Name is the component's name: its Lease, user agent, field manager and event source.
 const Name = "podtransitionrule-controller"
-
-// Bounds of the back-off after errors.
-const (
-	firstRetry = 10 * time.Millisecond
-	lastRetry  = 30 * time.Second
-)
 
 // flags are the component's own.
 type flags struct {
@@ -108,12 +99,9 @@ func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options
 	}
 	kind := appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind)
 	return bootstrap.WhenServed(mgr, kind, func(mgr ctrl.Manager) error {
-		add := func() error { return f.addController(ctx, mgr, o) }
-		if len(o.Namespaces) > 0 { // its user need not be allowed to look at all namespaces
-			return add()
-		}
-		return ondemand.AddToManager(mgr, ondemand.Controller{
-			Kind: &appsv1alpha1.PodTransitionRule{}, Leftover: findNoted(mgr.GetAPIReader()), Add: add,
+		return ondemand.AddToManager(mgr, o.Namespaces, ondemand.Controller{
+			Kind: &appsv1alpha1.PodTransitionRule{}, Leftover: findNoted(mgr.GetAPIReader()),
+			Add: func() error { return f.addController(ctx, mgr, o) },
 		})
 	})
 }
@@ -170,11 +158,7 @@ func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap
 		WatchesRawSource(asker.Source()).
 		WatchesRawSource(r.freeze.source(mgr)).
 		WatchesRawSource(budgetSource(mgr)).
-		WithOptions(controller.Options{
-			MaxConcurrentReconciles: o.Concurrency,
-			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry,
-				lastRetry),
-		}).
+		WithOptions(bootstrap.ControllerOptions(0)).
 		Build(r)
 	if err != nil {
 		return fmt.Errorf("adding the controller: %w", err)

@@ -17,6 +17,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 var namespaceKind = corev1.SchemeGroupVersion.WithKind("Namespace")
@@ -51,7 +52,7 @@ func (f freeze) reason(ctx context.Context, namespace string) (string, error) {
 	case strings.TrimSpace(why) == "":
 		return "no reason given", nil
 	}
-	return strings.ToValidUTF8(why[:min(len(why), longestReason)], ""), nil
+	return shorten.Bytes(why, longestReason), nil
 }
 
 func (f freeze) annotation(ctx context.Context, namespace, key string) (value string, has bool, err error) {

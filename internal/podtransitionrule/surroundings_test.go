@@ -69,9 +69,9 @@ func TestWhetherANamespaceIsFrozen(t *testing.T) {
 			namespaceWith("home")}, ""},
 		"where the suite's own namespace is not": {[]client.Object{namespaceWith("web", one, "night")}, "night"},
 		"a reason is shown in part if it is long": {[]client.Object{namespaceWith("web", one, strings.Repeat("n", 5000)),
-			namespaceWith("home")}, strings.Repeat("n", longestReason)},
+			namespaceWith("home")}, strings.Repeat("n", longestReason-3) + "..."},
 		"and not cut within a letter of its words": {[]client.Object{namespaceWith("web", one, "n"+strings.Repeat("ä", 200)),
-			namespaceWith("home")}, "n" + strings.Repeat("ä", 127)},
+			namespaceWith("home")}, "n" + strings.Repeat("ä", 126) + "..."},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

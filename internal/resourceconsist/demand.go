@@ -32,7 +32,7 @@ func AddToManagerOnDemand(
 		return err
 	}
 	l := leftovers{gvk: gvk, live: mgr.GetAPIReader(), held: slices.ContainsFunc(adapters, holds)}
-	return ondemand.AddToManager(mgr, ondemand.Controller{
+	return ondemand.AddToManager(mgr, nil, ondemand.Controller{
 		Kind:     backend.New(example),
 		Leftover: l.find,
 		Add:      func() error { return AddToManager(mgr, example, options, adapters...) },

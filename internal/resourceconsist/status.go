@@ -22,6 +22,7 @@ import (
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/internal/failures"
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 // +kubebuilder:rbac:groups="",resources=services/status,verbs=patch
@@ -163,7 +164,7 @@ func (s *backendConditions) of(employer client.ObjectKey) (metav1.Condition, []s
 		failing = append(failing, text)
 	}
 	if len(failing) > 0 {
-		merged.Message = shortened(strings.Join(failing, "; "))
+		merged.Message = shorten.Bytes(strings.Join(failing, "; "), mostMessage)
 	}
 	return merged, known
 }
@@ -201,13 +202,6 @@ func (s *backendConditions) failures() int {
 
 // mostMessage bounds a message: an event's note has room for 1,024 bytes.
 const mostMessage = 1000
-
-func shortened(text string) string {
-	if len(text) <= mostMessage {
-		return text
-	}
-	return strings.ToValidUTF8(text[:mostMessage], "") + "…"
-}
 
 func sameCondition(a, b metav1.Condition) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message

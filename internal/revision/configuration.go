@@ -14,6 +14,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/imagename"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 // hashLength is the length of a content's hash, in hexadecimal digits.
@@ -144,7 +145,7 @@ func FollowConfiguration(
 	}
 	for _, c := range Followed(set) {
 		entry, reading := entries[c], readings[c]
-		entry.Kind, entry.Name, entry.Message = c.Kind, c.Name, cut(reading.Problem)
+		entry.Kind, entry.Name, entry.Message = c.Kind, c.Name, shorten.Bytes(reading.Problem, maxRefusal)
 		if reading.Hash != "" {
 			entry.Hash, entry.InitialHash = reading.Hash, cmp.Or(entry.InitialHash, reading.Hash)
 		}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 const (
@@ -179,10 +180,7 @@ func (c *comparison) fields(path string, before, after map[string]any, table map
 }
 
 func (c *comparison) force(field string) {
-	if len(field) > maxField {
-		field = strings.ToValidUTF8(field[:maxField-3], "") + "..."
-	}
-	c.forcing[field] = true
+	c.forcing[shorten.Bytes(field, maxField)] = true
 }
 
 func (c *comparison) labels(_ string, before, after any) {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 // record is the content of LastPodStatusAnnotation: what an in-place change has to see change. The first two keys of a
@@ -436,7 +437,7 @@ func RefusedPatch(pod *corev1.Pod, why string) []byte {
 	if err != nil {
 		r = record{}
 	}
-	r.Refused = cut("the API server refuses the resize: " + why)
+	r.Refused = shorten.Bytes("the API server refuses the resize: "+why, maxRefusal)
 	return recordPatch(pod, r)
 }
 
@@ -450,13 +451,6 @@ func recordPatch(pod *corev1.Pod, r record) []byte {
 
 // maxRefusal bounds what is kept of a refusal, in bytes.
 const maxRefusal = 512
-
-func cut(text string) string {
-	if len(text) <= maxRefusal {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxRefusal-3], "") + "..."
-}
 
 // encode writes what always can be written.
 func encode(value any) string {

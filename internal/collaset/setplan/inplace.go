@@ -3,11 +3,11 @@ package setplan
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 // The reasons for which a change in place waits, beside those that the Pod gives.
@@ -97,9 +97,7 @@ func forecast(s *Snapshot, st *appsv1alpha1.CollaSetStatus) *appsv1alpha1.Update
 		fields = append(fields[:maxForecast-1], fmt.Sprintf("(%d more)", more+1))
 	}
 	for i := range fields {
-		if len(fields[i]) > maxForecastField {
-			fields[i] = strings.ToValidUTF8(fields[i][:maxForecastField-3], "") + "..."
-		}
+		fields[i] = shorten.Bytes(fields[i], maxForecastField)
 	}
 	return &appsv1alpha1.UpdateForecast{InPlace: len(fields) == 0, Fields: fields}
 }

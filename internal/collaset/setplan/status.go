@@ -11,6 +11,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 // maxMessage bounds a message in status, in bytes.
@@ -351,9 +352,4 @@ func (w conditionWriter) unavailable(goal Goal) string {
 }
 
 // Cut shortens a message to what status takes.
-func Cut(message string) string {
-	if len(message) <= maxMessage {
-		return message
-	}
-	return strings.ToValidUTF8(message[:maxMessage-3], "") + "..."
-}
+func Cut(message string) string { return shorten.Bytes(message, maxMessage) }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 const (
@@ -74,10 +75,7 @@ const (
 // short is a text that leaves room in the status for those of all other targets.
 func (d *decision) short(text string) string {
 	limit := min(max(textRoom/max(len(d.status.TargetDetails), 1), shortestText), longestText)
-	if len(text) <= limit {
-		return text
-	}
-	return strings.ToValidUTF8(text[:limit-len("…")], "") + "…"
+	return shorten.Bytes(text, limit)
 }
 
 // decision is a plan that is being made.

@@ -142,9 +142,8 @@ type Plan struct {
 
 // Write is one write to a Pod, with the resourceVersion of the view that it was decided on.
 type Write struct {
-	// Target is the number of the target. Pod is the view that the write was decided on.
-	Target int
-	Pod    *Pod
+	// Pod is the view that the write was decided on.
+	Pod *Pod
 	// Does is for messages: what is done to the Pod, such as "operating on".
 	Does string
 	// Change is of its metadata.

@@ -208,7 +208,6 @@ func (t *target) write(w Write) {
 		t.reportWait(fmt.Sprintf("the API server refuses %s the Pod, which is tried again: %s", w.Does, t.Refused))
 	}
 	if !t.PutOff {
-		w.Target = t.number
 		t.plan.Writes = append(t.plan.Writes, w)
 	}
 }

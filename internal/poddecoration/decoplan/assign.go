@@ -25,9 +25,6 @@ type Rollout struct {
 	// Hold says which Pods still get Updated while a rollout is held, whatever Partition and UpdateSelector say. It does
 	// not hold up a deletion.
 	Hold Hold
-	// selected are the Pods that Selector matches, by their places, if isRead: then they are not looked for again.
-	selected []int
-	isRead   bool
 }
 
 // Hold is which Pods get Updated of a decoration that is held.
@@ -43,17 +40,17 @@ const (
 )
 
 // Assign returns the decorations that each Pod is to have, in the order of the Pods, and each list in the order in
-// which it is rendered. Terminating Pods are not among them. The order of both lists does not matter.
+// which it is rendered. selected are the Pods, by their places, that the Selector of each rollout matches. Terminating
+// Pods are not among them. The order of rollouts and Pods does not matter.
 //
 // A Pod keeps what it has until it is its turn, and never goes back to an older revision because a count has changed.
 // At most as many Pods as a partition allows get Updated; first those that have it or were told to have it, then those
 // that do not serve, then the youngest.
-func Assign(rollouts []Rollout, pods []*Pod) [][]decoration.Mark {
-	rollouts = inOrder(rollouts)
+func Assign(rollouts []Rollout, selected [][]int, pods []*Pod) [][]decoration.Mark {
 	assigned := make([][]decoration.Mark, len(pods))
-	for i := range rollouts {
+	for _, i := range inOrder(rollouts) {
 		r := &rollouts[i]
-		for pod, revision := range r.assign(pods) {
+		for pod, revision := range r.assign(selected[i], pods) {
 			if revision != "" {
 				assigned[pod] = append(assigned[pod], decoration.Mark{Name: r.Name, Revision: revision})
 			}
@@ -66,10 +63,11 @@ func Assign(rollouts []Rollout, pods []*Pod) [][]decoration.Mark {
 // gets what they have: those who admit Pods at the same moment cannot count each other's.
 func AssignNew(rollouts []Rollout, podLabels map[string]string) []decoration.Mark {
 	var assigned []decoration.Mark
-	for _, r := range inOrder(rollouts) {
+	for _, i := range inOrder(rollouts) {
+		r := &rollouts[i]
 		revision := r.Current
 		switch {
-		case !r.selects(podLabels):
+		case r.Updated == "" || r.Selector == nil || !r.Selector.Matches(labels.Set(podLabels)):
 			continue
 		case r.Hold != HoldNone:
 		case r.UpdateSelector != nil && r.UpdateSelector.Matches(labels.Set(podLabels)),
@@ -83,17 +81,24 @@ func AssignNew(rollouts []Rollout, podLabels map[string]string) []decoration.Mar
 	return assigned
 }
 
-// inOrder are decorations in the order in which they are rendered.
-func inOrder(rollouts []Rollout) []Rollout {
-	return slices.SortedFunc(slices.Values(rollouts), func(a, b Rollout) int {
-		return decoration.Compare(a.Weight, b.Weight, a.Name, b.Name)
+// inOrder are the places of decorations in the order in which they are rendered.
+func inOrder(rollouts []Rollout) []int {
+	order := make([]int, len(rollouts))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int {
+		return decoration.Compare(rollouts[a].Weight, rollouts[b].Weight, rollouts[a].Name, rollouts[b].Name)
 	})
+	return order
 }
 
 // assign returns the revision that each Pod is to have, "" for none.
-func (r *Rollout) assign(pods []*Pod) []string {
+func (r *Rollout) assign(selected []int, pods []*Pod) []string {
 	assigned := make([]string, len(pods))
-	selected := r.selectedOf(pods)
+	if r.Updated == "" {
+		return assigned
+	}
 	isFixed := func(i int) bool { return !pods[i].follows() }
 	isUpdated := r.updates(pods, slices.DeleteFunc(slices.Clone(selected), isFixed))
 	for _, i := range selected {
@@ -107,27 +112,6 @@ func (r *Rollout) assign(pods []*Pod) []string {
 		}
 	}
 	return assigned
-}
-
-// selectedOf are the Pods that are to have the decoration, by their places.
-func (r *Rollout) selectedOf(pods []*Pod) (selected []int) {
-	switch {
-	case r.Updated == "":
-		return nil
-	case r.isRead:
-		return r.selected
-	}
-	for i := range pods {
-		if r.selects(pods[i].Labels) {
-			selected = append(selected, i)
-		}
-	}
-	return selected
-}
-
-// selects reports whether a Pod with these labels is to have the decoration.
-func (r *Rollout) selects(podLabels map[string]string) bool {
-	return r.Updated != "" && r.Selector != nil && r.Selector.Matches(labels.Set(podLabels))
 }
 
 // updates returns which of the selected Pods get Updated.

@@ -43,6 +43,19 @@ func marks(revision string) []decoration.Mark {
 	return []decoration.Mark{{Name: "sidecar", Revision: revision}}
 }
 
+// assign assigns decorations to the Pods that their selectors match.
+func assign(rollouts []decoplan.Rollout, pods []*decoplan.Pod) [][]decoration.Mark {
+	selected := make([][]int, len(rollouts))
+	for i, r := range rollouts {
+		for place, p := range pods {
+			if r.Selector != nil && r.Selector.Matches(labels.Set(p.Labels)) {
+				selected[i] = append(selected[i], place)
+			}
+		}
+	}
+	return decoplan.Assign(rollouts, selected, pods)
+}
+
 // text is what Pods are to have of the sidecar.
 func text(assigned [][]decoration.Mark) string {
 	var all []string
@@ -132,7 +145,7 @@ func TestAssign(t *testing.T) {
 			if test.change != nil {
 				test.change(&d, test.pods)
 			}
-			assert.Equal(t, test.want, text(decoplan.Assign([]decoplan.Rollout{d}, test.pods)))
+			assert.Equal(t, test.want, text(assign([]decoplan.Rollout{d}, test.pods)))
 		})
 	}
 }
@@ -142,7 +155,7 @@ func TestDecorationsAreInTheOrderOfTheirWeights(t *testing.T) {
 	for i := range decorations {
 		decorations[i].Selector, decorations[i].Updated = labels.Everything(), "r"
 	}
-	got := decoplan.Assign(decorations, pods(""))
+	got := assign(decorations, pods(""))
 	assert.Equal(t, [][]decoration.Mark{{{Name: "c", Revision: "r"}, {Name: "a", Revision: "r"},
 		{Name: "b", Revision: "r"}}}, got)
 }
@@ -215,7 +228,7 @@ func TestTheBoundOfAPartition(t *testing.T) {
 
 // tell decides, checks the decision, and tells the Pods.
 func tell(t *rapid.T, d decoplan.Rollout, all []*decoplan.Pod) {
-	assigned := decoplan.Assign([]decoplan.Rollout{d}, all)
+	assigned := assign([]decoplan.Rollout{d}, all)
 	had, gets := 0, 0
 	for i := range all {
 		has := slices.Equal(all[i].Has, marks("v2"))
@@ -235,7 +248,7 @@ func tell(t *rapid.T, d decoplan.Rollout, all []*decoplan.Pod) {
 	require.Equal(t, max(had, allowed), gets, "Pods that get the new revision")
 
 	order := rapid.Permutation(all).Draw(t, "order")
-	other := decoplan.Assign([]decoplan.Rollout{d}, order)
+	other := assign([]decoplan.Rollout{d}, order)
 	for i := range order {
 		at := slices.IndexFunc(all, func(p *decoplan.Pod) bool { return p.View.Name == order[i].View.Name })
 		require.Equal(t, assigned[at], other[i], "in another order")
@@ -243,5 +256,5 @@ func tell(t *rapid.T, d decoplan.Rollout, all []*decoplan.Pod) {
 	for i := range all {
 		all[i].Desired, all[i].IsTold = assigned[i], decoration.Key(assigned[i]) != decoration.Key(all[i].Has)
 	}
-	require.Equal(t, assigned, decoplan.Assign([]decoplan.Rollout{d}, all), "decided twice")
+	require.Equal(t, assigned, assign([]decoplan.Rollout{d}, all), "decided twice")
 }

@@ -43,7 +43,7 @@ func BenchmarkDecide(b *testing.B) {
 			for b.Loop() {
 				plan := decoplan.Decide(&w.Snapshot)
 				if name == "at rest" && !plan.IsZero() {
-					b.Fatalf("%d Pods are told, %d statuses written", len(plan.Tells), len(plan.Statuses))
+					b.Fatalf("%d Pods are written, %d statuses", len(plan.Writes), len(plan.Statuses))
 				}
 			}
 		})

@@ -12,7 +12,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/decoration"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 // maxWrites is how many Pods one decision tells, and how many writes there may be for it to begin another update. What
@@ -27,6 +29,9 @@ type decision struct {
 	pods     []*Pod
 	rollouts []Rollout
 	plan     Plan
+	// told are Pods that are told something else now. begun counts the writes that maxWrites bounds.
+	told  map[*Pod]bool
+	begun int
 }
 
 // deciding is a decoration while it is decided upon.
@@ -71,7 +76,7 @@ func Decide(s *Snapshot) Plan {
 
 // readAll begins a decision.
 func readAll(s *Snapshot) *decision {
-	d := &decision{Snapshot: s}
+	d := &decision{Snapshot: s, told: map[*Pod]bool{}}
 	for i := range s.Pods {
 		if p := &s.Pods[i]; !p.View.Terminal && !p.View.Terminating {
 			d.pods = append(d.pods, p)
@@ -177,13 +182,12 @@ func Expected(s *Snapshot) []Tell {
 // assign works out what each Pod is to have, in the order of pods.
 func (d *decision) assign() [][]decoration.Mark {
 	by := map[string]*deciding{}
+	var selected [][]int
 	for _, of := range d.decorations {
-		rollout := of.rollout()
-		rollout.selected, rollout.isRead = of.pods, true
-		d.rollouts = append(d.rollouts, rollout)
+		d.rollouts, selected = append(d.rollouts, of.rollout()), append(selected, of.pods)
 		by[of.Name] = of
 	}
-	assigned := Assign(d.rollouts, d.pods)
+	assigned := Assign(d.rollouts, selected, d.pods)
 	for i, marks := range assigned {
 		p := d.pods[i]
 		for _, m := range p.answered() {
@@ -217,11 +221,15 @@ func (d *decision) tell() {
 				p.Refusal)
 			continue
 		}
-		if len(d.plan.Tells) == maxWrites {
+		if len(d.told) == maxWrites {
 			d.plan.More = true
 			continue
 		}
-		d.plan.Tells = append(d.plan.Tells, Tell{p, marks})
+		if text, err := decoration.Text(marks); err == nil { // names always can be written
+			d.told[p] = true
+			d.plan.Writes = append(d.plan.Writes, Write{Pod: p, Does: "telling its decorations to", Change: podops.Change{
+				Annotations: map[string]*string{appsv1alpha1.PodDecorationDesiredAnnotation: &text}}})
+		}
 	}
 }
 
@@ -262,7 +270,7 @@ func (r *deciding) refuse(p *Pod, reason, why string) {
 func (r *deciding) block(p *Pod, reason, why string) {
 	b := r.blockers[reason]
 	if b == nil {
-		b = &appsv1alpha1.Blocker{Reason: reason, Message: cut("Pod "+p.View.Name+": "+why, maxMessage)}
+		b = &appsv1alpha1.Blocker{Reason: reason, Message: shorten.Bytes("Pod "+p.View.Name+": "+why, maxMessage)}
 		r.blockers[reason] = b
 	}
 	b.Count++

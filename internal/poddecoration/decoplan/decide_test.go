@@ -65,10 +65,11 @@ func TestD1DetailsAreInOneOrder(t *testing.T) {
 		slices.Reverse(other.Decorations)
 		again := decoplan.Decide(&other)
 		assert.Equal(t, first.Statuses, again.Statuses)
-		require.Len(t, again.Tells, len(first.Tells))
-		for i := range again.Tells {
-			assert.Equal(t, first.Tells[i].Pod.View.Name, again.Tells[i].Pod.View.Name)
-			assert.Equal(t, first.Tells[i].Marks, again.Tells[i].Marks)
+		require.Len(t, those(again, "telling its decorations to"), len(w.Pods))
+		require.Len(t, again.Writes, len(first.Writes))
+		for i := range again.Writes {
+			assert.Equal(t, first.Writes[i].Pod.View.Name, again.Writes[i].Pod.View.Name)
+			assert.Equal(t, first.Writes[i].Change, again.Writes[i].Change)
 		}
 	}
 }
@@ -369,4 +370,30 @@ func TestD6ADefaultIsAppliedWhenItIsRead(t *testing.T) {
 	})
 	assert.Equal(t, left, written)
 	assert.Equal(t, status, same)
+}
+
+// TestOneDecisionIsBounded: it tells 64 Pods, and begins while fewer than 64 others are written to. What is under way
+// is finished, however much that is.
+func TestOneDecisionIsBounded(t *testing.T) {
+	const pods, bound = 200, 64
+	w := newWorld()
+	w.replicas = map[string]int{"ReplicaSet/web": pods}
+	require.True(t, w.run(always))
+	w.decorate("sidecar", func(d *decoplan.Decoration) {
+		d.Protected = true
+		d.Spec.UpdateStrategy.RollingUpdate = &appsv1alpha1.PodDecorationRollingUpdate{
+			MaxUnavailable: ptr.To(intstr.FromString("100%"))}
+	})
+	for _, want := range []struct{ told, begun int }{{bound, 0}, {bound, bound}, {bound, bound}, {8, bound}, {0, 8}} {
+		plan := decoplan.Decide(&w.Snapshot)
+		require.Len(t, those(plan, "telling its decorations to"), want.told)
+		require.Len(t, those(plan, "asking for the update of"), want.begun)
+		require.Len(t, plan.Writes, want.told+want.begun)
+		require.Equal(t, want.told == bound, plan.More)
+		w.apply(plan, always)
+	}
+	for i := range w.Pods {
+		w.Pods[i].Has, w.Pods[i].Recorded, w.Pods[i].Carried = w.Pods[i].Desired, true, true
+	}
+	require.Len(t, those(decoplan.Decide(&w.Snapshot), "finishing the update of"), pods)
 }

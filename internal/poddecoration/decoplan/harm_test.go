@@ -104,11 +104,12 @@ func TestAResizeThatRestartsAsksFirst(t *testing.T) {
 	p.Recorded, p.ResizeDue, p.ResizeRestarts = true, true, true // cancelled by a deadline before the second write
 	plan := decoplan.Decide(&w.Snapshot)
 	assert.Empty(t, plan.Resizes)
-	require.Len(t, plan.Begins, 1)
+	require.Len(t, those(plan, "asking for the update of"), 1)
+	assert.False(t, plan.Writes[0].Tries, "nothing is left to change in place")
 	p.ResizeRestarts = false
 	plan = decoplan.Decide(&w.Snapshot)
 	assert.Len(t, plan.Resizes, 1)
-	assert.Empty(t, plan.Begins)
+	assert.Empty(t, plan.Writes)
 }
 
 // TestADecorationThatCannotBeTakenOffStays, and its deletion does not wait for that.
@@ -219,7 +220,7 @@ func TestWhatIsNotKnownCancelsNothing(t *testing.T) {
 	begins := map[string]int{}
 	for _, line := range w.log {
 		var pod string
-		if n, _ := fmt.Sscanf(line, "begin %s", &pod); n == 1 {
+		if n, _ := fmt.Sscanf(line, "asking for the update of %s", &pod); n == 1 {
 			begins[pod]++
 		}
 	}

@@ -52,14 +52,10 @@ const (
 
 // operate brings Pods that no CollaSet owns to what they were told to have.
 func (d *decision) operate() {
-	told := map[*Pod]bool{}
-	for _, t := range d.plan.Tells {
-		told[t.Pod] = true
-	}
 	var ready []*Pod
 	for i, p := range d.pods {
 		switch {
-		case p.ofCollaSet(), told[p]: // the next decision sees what it was told
+		case p.ofCollaSet(), d.told[p]: // the next decision sees what it was told
 		case !p.Managed:
 			d.unmanaged(i)
 		case d.follow(p):
@@ -104,7 +100,7 @@ func (d *decision) follow(p *Pod) (begin bool) {
 		d.changeWhenAllowed(p)
 	case p.Infeasible && isUpdating && !p.Owner.Recreates: // it serves again as it is
 		d.refuse(p, BlockNoWorkload, "cannot get its resources where it is, and no controller re-creates it: "+p.Missing)
-		d.plan.Finishes = append(d.plan.Finishes, p)
+		d.finish(p)
 	case p.Infeasible:
 		return true
 	case p.Recorded:
@@ -125,7 +121,7 @@ func (d *decision) cancel(p *Pod) {
 // changeWhenAllowed changes a Pod in place that was let go for that.
 func (d *decision) changeWhenAllowed(p *Pod) {
 	if p.isAllowed() {
-		d.plan.Changes = append(d.plan.Changes, p)
+		d.change(p)
 		return
 	}
 	d.block(p, BlockWaiting, fmt.Sprintf("waits in phase %s", podops.PhaseOf(p.View, OperatorID)))
@@ -143,7 +139,7 @@ func (d *decision) followRecord(p *Pod) (begin bool) {
 	case isUpdating && !p.Carried:
 		d.block(p, BlockWaiting, p.Missing)
 	case p.Carried && !p.Delegated && (isUpdating || podops.PhaseOf(p.View, OperatorID) == podops.PhaseNone):
-		d.plan.Finishes = append(d.plan.Finishes, p)
+		d.finish(p)
 	default:
 		return !isUpdating && p.IsDue()
 	}
@@ -153,8 +149,25 @@ func (d *decision) followRecord(p *Pod) (begin bool) {
 // write changes a Pod's metadata.
 func (d *decision) write(p *Pod, does string, c podops.Change) {
 	if !c.IsZero() {
-		d.plan.Writes = append(d.plan.Writes, Write{p, does, c})
+		d.begun++
+		d.plan.Writes = append(d.plan.Writes, Write{Pod: p, Does: does, Change: c})
 	}
+}
+
+// change changes a Pod in place.
+func (d *decision) change(p *Pod) {
+	d.begun++
+	d.plan.Changes = append(d.plan.Changes, p)
+}
+
+// finish ends the update of a Pod that its kubelet has carried out, whatever else there is to write.
+func (d *decision) finish(p *Pod) {
+	c := podops.Finish(p.View, OperatorID, podops.TypeUpdate, d.Now)
+	if c.Annotations == nil {
+		c.Annotations = map[string]*string{}
+	}
+	c.Annotations[appsv1alpha1.LastPodStatusAnnotation] = nil
+	d.plan.Writes = append(d.plan.Writes, Write{Pod: p, Does: "finishing the update of", Change: c})
 }
 
 // begin begins the update of a Pod, as far as that may be.
@@ -164,23 +177,32 @@ func (d *decision) begin(p *Pod) {
 		difference = &Difference{} // it was made already
 	}
 	_, leaves := p.View.Labels[appsv1alpha1.ToDeleteLabel]
-	writes := len(d.plan.Begins) + len(d.plan.Changes) + len(d.plan.Writes)
 	isInPlace := len(difference.Forcing) == 0 && !p.Infeasible
 	switch {
 	case difference.Missing != "":
 		d.refuse(p, BlockMissing, difference.Missing)
 	case leaves: // another Pod takes its place, and is made as it is to be
-	case writes >= maxWrites:
+	case d.begun >= maxWrites:
 		d.plan.More = true
 	case isInPlace && difference.Quiet:
-		d.plan.Changes = append(d.plan.Changes, p)
+		d.change(p)
 	case !isInPlace && !d.mayRecreate(p, difference):
 	case !d.spends(p):
 		d.block(p, BlockMaxUnavailable, "as many Pods are unavailable as updateStrategy.rollingUpdate.maxUnavailable allows")
 	case isInPlace:
-		d.plan.Begins = append(d.plan.Begins, p)
+		d.askUpdate(p)
 	default:
 		d.askDeletion(p)
+	}
+}
+
+// askUpdate asks for a Pod's update in place. Only another OperatorID could be an error.
+func (d *decision) askUpdate(p *Pod) {
+	c, err := podops.Begin(p.View, podops.Request{ID: OperatorID, Type: podops.TypeUpdate}, d.Now)
+	if err == nil {
+		d.begun++
+		d.plan.Writes = append(d.plan.Writes,
+			Write{Pod: p, Does: "asking for the update of", Change: c, Tries: p.Difference != nil})
 	}
 }
 

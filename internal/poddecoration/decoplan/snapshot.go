@@ -128,13 +128,11 @@ type Difference struct {
 
 // Plan is what to do. At most one write is about a Pod.
 type Plan struct {
-	// Tells are Pods that are to be told what they are to have.
-	Tells []Tell
-	// Begins are Pods on which an update is to be asked for, Changes those to change in place, Resizes those whose change
-	// lacks its write to pods/resize, Finishes those whose change has been carried out.
-	Begins, Changes, Resizes, Finishes []*Pod
-	// Writes are changes of the protocol: an update or a deletion that is not wanted any more, or a deletion to ask for.
+	// Writes are of metadata: what Pods are to have, updates to ask for, to finish or to cancel, and deletions to ask for
+	// or to take back.
 	Writes []Write
+	// Changes are Pods to change in place, Resizes those whose change lacks its write to pods/resize.
+	Changes, Resizes []*Pod
 	// Statuses are those to store, by the decorations' names.
 	Statuses map[string]*appsv1alpha1.PodDecorationStatus
 	// Protect are the decorations to which our finalizer is to be added, Release those from which it is to be removed.
@@ -157,12 +155,14 @@ type Write struct {
 	// Does is for messages, such as "asking for the deletion of".
 	Does   string
 	Change podops.Change
+	// Tries is whether the API server is asked before, by a dry run, whether it takes the change in place: no Pod is taken
+	// out of service for one that is refused.
+	Tries bool
 }
 
 // IsZero reports whether nothing is to be written.
 func (p *Plan) IsZero() bool {
-	return len(p.Tells)+len(p.Begins)+len(p.Changes)+len(p.Resizes)+len(p.Finishes)+len(p.Writes)+len(p.Statuses)+
-		len(p.Protect)+len(p.Release) == 0
+	return len(p.Writes)+len(p.Changes)+len(p.Resizes)+len(p.Statuses)+len(p.Protect)+len(p.Release) == 0
 }
 
 // answered are the decorations that the Pod was made with, those that it cannot have among them.

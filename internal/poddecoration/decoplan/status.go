@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -13,6 +12,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/decoration"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 const (
@@ -198,18 +198,10 @@ func (d *decision) conditions(of *deciding, p progress) {
 			status = metav1.ConditionTrue
 		}
 		meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: kind, Status: status, Reason: string(reason),
-			Message: cut(message, maxMessage), ObservedGeneration: of.Generation, LastTransitionTime: stamp(d.Now)})
+			Message: shorten.Bytes(message, maxMessage), ObservedGeneration: of.Generation, LastTransitionTime: stamp(d.Now)})
 	}
 	set(appsv1alpha1.PodDecorationReady, ready)
 	set(appsv1alpha1.PodDecorationReconciling, reconciling)
 	set(appsv1alpha1.PodDecorationStalled, stalled)
 	set(appsv1alpha1.PodDecorationProgressing, progressing)
-}
-
-// cut shortens a text to so many bytes.
-func cut(text string, to int) string {
-	if len(text) <= to {
-		return text
-	}
-	return strings.ToValidUTF8(text[:to-3], "") + "..."
 }

@@ -212,23 +212,6 @@ func (w *world) apply(plan decoplan.Plan, passes func() bool) {
 		}
 		return w.find(p.View.Name)
 	}
-	for _, t := range plan.Tells {
-		if p := touch(t.Pod); passes() {
-			w.say("tell %s %s", p.View.Name, decoration.Key(t.Marks))
-			p.Desired, p.IsTold = t.Marks, true
-		}
-	}
-	for _, begin := range plan.Begins {
-		p := touch(begin)
-		c, err := podops.Begin(p.View, podops.Request{ID: decoplan.OperatorID, Type: podops.TypeUpdate}, w.Now)
-		if err != nil {
-			w.wrong("begin: %v", err)
-		}
-		if passes() {
-			w.say("begin %s", p.View.Name)
-			p.View = c.Apply(p.View)
-		}
-	}
 	for _, change := range plan.Changes {
 		p := touch(change)
 		if !p.Difference.Quiet && !podops.Allowed(p.View, decoplan.OperatorID, podops.TypeUpdate) {
@@ -239,17 +222,26 @@ func (w *world) apply(plan decoplan.Plan, passes func() bool) {
 			p.Has, p.Recorded, p.Carried = p.Desired, true, false
 		}
 	}
-	for _, finish := range plan.Finishes {
-		if p := touch(finish); passes() {
-			w.say("finish %s", p.View.Name)
-			p.Recorded = false
-			p.View = podops.Finish(p.View, decoplan.OperatorID, podops.TypeUpdate, w.Now).Apply(p.View)
-		}
-	}
 	for _, write := range plan.Writes {
-		if p := touch(write.Pod); passes() {
-			w.say("%s %s", write.Does, p.View.Name)
-			p.View = write.Change.Apply(p.View)
+		p := touch(write.Pod)
+		if write.Change.IsZero() {
+			w.wrong("%s %s changes nothing", write.Does, p.View.Name)
+		}
+		if write.Does == "asking for the update of" && !write.Tries && p.Difference != nil {
+			w.wrong("%s is let go for a change that is not tried", p.View.Name)
+		}
+		if !passes() {
+			continue
+		}
+		p.View = write.Change.Apply(p.View)
+		if text := write.Change.Annotations[appsv1alpha1.PodDecorationDesiredAnnotation]; text != nil {
+			p.Desired, p.IsTold = decoration.MarksIn(*text), true
+			w.say("tell %s %s", p.View.Name, decoration.Key(p.Desired))
+			continue
+		}
+		w.say("%s %s", write.Does, p.View.Name)
+		if _, isFinished := write.Change.Annotations[appsv1alpha1.LastPodStatusAnnotation]; isFinished {
+			p.Recorded = false
 		}
 	}
 	for name, status := range plan.Statuses {
@@ -277,6 +269,16 @@ func (w *world) want() {
 		kind, name, _ := strings.Cut(workload, "/")
 		w.Wanted[decoplan.Owner{Kind: kind, Name: name, Recreates: kind == "ReplicaSet"}] = n
 	}
+}
+
+// those are the writes of a plan that do something.
+func those(plan decoplan.Plan, does string) (some []decoplan.Write) {
+	for _, write := range plan.Writes {
+		if write.Does == does {
+			some = append(some, write)
+		}
+	}
+	return some
 }
 
 func always() bool { return true }

@@ -4,12 +4,12 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 // entries is a grant: what each rule has, or is to have, in its status for one Pod at one stage. Only Operations and
@@ -165,7 +165,7 @@ func (d *decision) question(c *pending, r *rule, k *check) string {
 	case said.Reason == "":
 		return "its webhook said no, without a reason"
 	}
-	return strings.ToValidUTF8(said.Reason[:min(len(said.Reason), longestReason)], "")
+	return shorten.Bytes(said.Reason, longestReason)
 }
 
 func (a *answer) addResult(name, refusal string) {

@@ -5,20 +5,17 @@ package history
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-)
 
-const (
-	patience = 3 * time.Minute // for what takes seconds, on a busy machine
-	interval = 20 * time.Millisecond
+	"kusionstack.io/kuperator/internal/testkit/await"
 )
 
 // Of is the history of some objects, in the order of their changes.
@@ -91,16 +88,18 @@ func (h *Of[T]) All() []T {
 // fails the test if none ever is.
 func (h *Of[T]) Until(what string, is func(T) bool) T {
 	h.t.Helper()
+	var found T
 	looked := 0
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(interval) {
+	await.Nil(h.t, what, func() error {
 		states := h.All()
 		for _, state := range states[looked:] {
 			if is(state) {
-				return state
+				found = state
+				return nil
 			}
 		}
 		looked = len(states)
-	}
-	h.t.Fatalf("not once within %s: %s; %d states were seen", patience, what, looked)
-	panic("unreachable")
+		return fmt.Errorf("it is in none of %d states", looked)
+	})
+	return found
 }

@@ -6,10 +6,10 @@ import (
 	"context"
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"kusionstack.io/kuperator/internal/testkit/await"
 )
 
 // Real is what a kubelet of Kubernetes 1.37.2 wrote, in the form of Text. test/node keeps it true.
@@ -27,9 +29,6 @@ var Real string
 const (
 	gate      = "example.com/gate"
 	finalizer = "example.com/hold"
-	// patience bounds the wait for each stop.
-	patience = 2 * time.Minute
-	interval = 100 * time.Millisecond
 )
 
 // Stop is a stop in the life of a Pod, and the fields of its status there, sorted.
@@ -137,26 +136,23 @@ func setImage(ctx context.Context, c client.Client, pod *corev1.Pod, image strin
 
 // reach waits until the Pod is where it is to be, with the status of its newest generation, and lists the fields.
 func reach(ctx context.Context, c client.Client, pod *corev1.Pod, reached func(*corev1.Pod) bool) ([]string, error) {
-	for end := time.Now().Add(patience); ; {
+	err := await.Until(ctx, func() error {
 		if err := c.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
-			return nil, err
+			return err
 		}
 		isAtRest := !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 			return c.Type == corev1.PodResizeInProgress || c.Type == corev1.PodResizePending
 		})
 		if pod.Generation == pod.Status.ObservedGeneration && isAtRest && reached(pod) {
-			return fieldsOf(&pod.Status)
+			return nil
 		}
-		if time.Now().After(end) {
-			status, err := json.Marshal(pod.Status)
-			return nil, fmt.Errorf("after %s its status is %s (%w)", patience, status, err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(interval):
-		}
+		status, err := json.Marshal(pod.Status)
+		return errors.Join(fmt.Errorf("its status is %s", status), err)
+	})
+	if err != nil {
+		return nil, err
 	}
+	return fieldsOf(&pod.Status)
 }
 
 // telling are the fields whose values are compared, too.

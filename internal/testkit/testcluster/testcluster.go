@@ -10,12 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"kusionstack.io/kuperator/internal/testkit/await"
 	"kusionstack.io/kuperator/internal/testkit/localkube"
-)
-
-const (
-	namespaceTimeout = 3 * time.Minute
-	pollInterval     = 20 * time.Millisecond
 )
 
 // Assets returns the folder with the control plane binaries and kwok, fit to be
@@ -72,16 +68,11 @@ func Namespace(t testing.TB, cluster *localkube.Cluster, labels map[string]strin
 	if err != nil {
 		t.Fatalf("creating a namespace: %v", err)
 	}
-	if _, controllers := cluster.Processes()["kube-controller-manager"]; !controllers {
-		return namespace.Name
+	if _, controllers := cluster.Processes()["kube-controller-manager"]; controllers {
+		await.Nil(t, "the default service account of namespace "+namespace.Name, func() error {
+			_, err := client.CoreV1().ServiceAccounts(namespace.Name).Get(t.Context(), "default", metav1.GetOptions{})
+			return err
+		})
 	}
-	for deadline := time.Now().Add(namespaceTimeout); ; time.Sleep(pollInterval) {
-		_, err := client.CoreV1().ServiceAccounts(namespace.Name).Get(t.Context(), "default", metav1.GetOptions{})
-		if err == nil {
-			return namespace.Name
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("namespace %s has no default service account: %v", namespace.Name, err)
-		}
-	}
+	return namespace.Name
 }

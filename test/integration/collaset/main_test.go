@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -88,7 +89,12 @@ func (o *output) Write(line []byte) (int, error) {
 func run(t *testing.T, cluster *localkube.Cluster, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	cmd := bootstrap.Command(collaset.Component())
+	component := collaset.Component()
+	component.Manager = func(_ *bootstrap.Options, options *ctrl.Options) error {
+		options.Controller.SkipNameValidation = ptr.To(true) // several run in this process
+		return nil
+	}
+	cmd := bootstrap.Command(component)
 	log := &output{started: make(chan struct{})}
 	cmd.SetErr(log)
 	cmd.SetArgs(append([]string{

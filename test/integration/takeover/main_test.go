@@ -30,13 +30,12 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/testkit/await"
 	"kusionstack.io/kuperator/internal/testkit/suite"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
 
 const (
-	patience = 3 * time.Minute // for what takes seconds, on a busy machine
-	interval = 50 * time.Millisecond
 	// standstill is how long nothing must be written for things to be at rest.
 	standstill = 3 * time.Second
 	kwok       = "kwok"
@@ -233,7 +232,7 @@ func (m *moment) rests() {
 			last, since = now, time.Now()
 		}
 		if quiet := time.Since(since); quiet < standstill {
-			return fmt.Errorf("the last write was seen %s ago", quiet.Round(interval))
+			return fmt.Errorf("the last write was seen %s ago", quiet.Round(time.Millisecond))
 		}
 		return nil
 	})
@@ -242,11 +241,9 @@ func (m *moment) rests() {
 // eventually waits until check returns nil.
 func (m *moment) eventually(what string, check func() error) {
 	m.Helper()
-	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(interval) {
-		if err = check(); err == nil {
-			return
-		}
+	err := await.Until(m.Context(), check)
+	if err == nil {
+		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.Context()), 30*time.Second)
 	defer cancel()
@@ -255,7 +252,7 @@ func (m *moment) eventually(what string, check func() error) {
 		out, kubectlErr := m.Kubectl(ctx, append([]string{"-n", m.namespace, "get"}, kinds...)...)
 		m.Logf("%s%v", out, kubectlErr)
 	}
-	m.Fatalf("waited %s in vain for %s: %v", patience, what, err)
+	m.Fatalf("waiting for %s: %v", what, err)
 }
 
 // set reads a CollaSet.
