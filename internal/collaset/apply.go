@@ -2,7 +2,6 @@ package collaset
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -400,20 +399,9 @@ func (a applier) release(ctx context.Context, o *observation) (ctrl.Result, erro
 	if err := a.releaseClaims(ctx, o); err != nil {
 		return ctrl.Result{}, err
 	}
-	patch := map[string]any{"uid": o.set.UID, "resourceVersion": o.set.ResourceVersion}
-	kept := []string{}
-	for _, f := range o.set.Finalizers {
-		if f != appsv1alpha1.CollaSetFinalizer {
-			kept = append(kept, f)
-		}
-	}
-	patch["finalizers"] = kept
-	data, err := json.Marshal(map[string]any{"metadata": patch})
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	if err := a.client.Patch(ctx, o.set.DeepCopy(),
-		client.RawPatch(types.MergePatchType, data)); client.IgnoreNotFound(err) != nil {
+	changed := o.set.DeepCopy()
+	controllerutil.RemoveFinalizer(changed, appsv1alpha1.CollaSetFinalizer)
+	if err := a.client.Patch(ctx, changed, optimisticPatch(o.set)); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("removing the finalizer: %w", err)
 	}
 	return ctrl.Result{}, nil

@@ -152,8 +152,7 @@ func (r *reconciler) hold(ctx context.Context, set *appsv1alpha1.CollaSet) error
 	}
 	before := set.DeepCopy()
 	controllerutil.AddFinalizer(set, appsv1alpha1.CollaSetFinalizer)
-	if err := r.client.Patch(ctx, set, client.MergeFromWithOptions(before,
-		client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := r.client.Patch(ctx, set, optimisticPatch(before)); err != nil {
 		return fmt.Errorf("adding the finalizer: %w", err)
 	}
 	r.writes.Wrote(client.ObjectKeyFromObject(set), set)

@@ -53,6 +53,7 @@ func bugs() []bug {
 		{
 			name: "without-preconditions", component: suite.CollaSet,
 			changes: []sourceChange{
+				{"internal/collaset/apply.go", "	\"context\"\n", "	\"context\"\n	\"encoding/json\"\n"},
 				{"internal/collaset/apply.go",
 					"	target := freshness.PodTarget(o.set.Namespace, pod.Name())\n	if err := s.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {", `	target := freshness.PodTarget(o.set.Namespace, pod.Name())
 	loose := map[string]any{}
