@@ -40,7 +40,6 @@ type outcome struct {
 	repaired []setplan.Repair
 	conflict bool
 	// replacements are the Pods whose replacement was begun, done or cancelled.
-	mu           sync.Mutex
 	replacements map[setplan.ReplacementEvent][]string
 }
 
@@ -61,17 +60,19 @@ func (a applier) apply(ctx context.Context, o *observation, plan *setplan.Plan) 
 	steps, members := podStepper{trials{a.server}, a.window}, memberWriter{a.claimWriter}
 	var depth, breadth []action
 	for _, pod := range plan.Finishes {
-		depth = append(depth, action{"finish", &out.Update, func() error { return steps.finish(ctx, o, pod) }})
+		depth = append(depth, action{name: "finish", into: &out.Update,
+			do: func() error { return steps.finish(ctx, o, pod) }})
 	}
 	for _, c := range plan.Changes {
-		depth = append(depth, action{"change", &out.Update, func() error { return steps.change(ctx, o, c) }})
+		depth = append(depth, action{name: "change", into: &out.Update, do: func() error { return steps.change(ctx, o, c) }})
 	}
 	for _, pod := range plan.Resizes {
-		depth = append(depth, action{"resize", &out.Update,
-			func() error { return steps.resize(ctx, o, pod, pod.Form(), o.pod(pod.Name())) }})
+		depth = append(depth, action{name: "resize", into: &out.Update,
+			do: func() error { return steps.resize(ctx, o, pod, pod.Form(), o.pod(pod.Name())) }})
 	}
 	for _, pod := range plan.Cancels {
-		depth = append(depth, action{"cancel", &out.Update, func() error { return steps.cancel(ctx, o, pod) }})
+		depth = append(depth, action{name: "cancel", into: &out.Update,
+			do: func() error { return steps.cancel(ctx, o, pod) }})
 	}
 	out.conflict = run(ctx, depth) || out.conflict
 	if members.exclude(ctx, o, plan, out) && a.entries.store(ctx, o, plan, out) {
@@ -86,17 +87,24 @@ func (a applier) apply(ctx context.Context, o *observation, plan *setplan.Plan) 
 		if b.Request.Type == podops.TypeScaleIn {
 			into = &out.ScaleIn
 		}
-		breadth = append(breadth, action{"begin", into, func() error { return steps.begin(ctx, o, b) }})
+		breadth = append(breadth, action{name: "begin", into: into, do: func() error { return steps.begin(ctx, o, b) }})
 	}
 	for _, pod := range plan.Marks {
-		breadth = append(breadth, action{"mark", &out.ScaleIn, func() error { return steps.mark(ctx, o, pod) }})
+		breadth = append(breadth, action{name: "mark", into: &out.ScaleIn,
+			do: func() error { return steps.mark(ctx, o, pod) }})
 	}
 	for _, l := range plan.Labels {
-		breadth = append(breadth, action{"relabel", &out.Update, func() error { return steps.relabel(ctx, o, l, out) }})
+		breadth = append(breadth, action{name: "relabel", into: &out.Update,
+			do: func() error { return steps.relabel(ctx, o, l) },
+			done: func(err error) {
+				if err == nil && l.Tells != "" {
+					out.replacements[l.Tells] = append(out.replacements[l.Tells], l.Pod.Name())
+				}
+			}})
 	}
 	out.conflict = run(ctx, breadth) || out.conflict
 	if !plan.Names.IsZero() {
-		names := []action{{"names", &out.ScaleIn, func() error { return a.removeNames(ctx, o, plan.Names) }}}
+		names := []action{{name: "names", into: &out.ScaleIn, do: func() error { return a.removeNames(ctx, o, plan.Names) }}}
 		out.conflict = run(ctx, names) || out.conflict
 	}
 	return out
@@ -110,6 +118,8 @@ type action struct {
 	name string
 	into *error
 	do   func() error
+	// done, unless nil, is told what do returned. No two run at a time.
+	done func(err error)
 }
 
 // oldView reports whether an answer means only that the Pod has changed or is gone. NotFound for a creation is a
@@ -131,6 +141,9 @@ func run(ctx context.Context, actions []action) (conflict bool) {
 			countAction(a.name, err)
 			mu.Lock()
 			defer mu.Unlock()
+			if a.done != nil {
+				a.done(err)
+			}
 			switch {
 			case err == nil:
 			case errors.Is(err, errAttempted): // its event leads to the next decision, or its failure does: see once
@@ -256,20 +269,14 @@ func (s podStepper) mark(ctx context.Context, o *observation, pod *setplan.Pod) 
 }
 
 // relabel has the labels of a Pod report its replacement.
-func (s podStepper) relabel(ctx context.Context, o *observation, l setplan.Relabel, out *outcome) error {
+func (s podStepper) relabel(ctx context.Context, o *observation, l setplan.Relabel) error {
 	if err := s.patch(ctx, o, l.Pod, types.MergePatchType, l.Change.MergePatch(l.Pod.View)); err != nil {
 		return fmt.Errorf("labelling Pod %s: %w", l.Pod.Name(), err)
-	}
-	if l.Tells != "" {
-		out.mu.Lock()
-		defer out.mu.Unlock()
-		out.replacements[l.Tells] = append(out.replacements[l.Tells], l.Pod.Name())
 	}
 	return nil
 }
 
 func (a applier) deletePods(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
-	var mu sync.Mutex
 	actions := make([]action, 0, len(plan.Deletions))
 	for _, d := range plan.Deletions {
 		into := &out.ScaleIn
@@ -280,7 +287,7 @@ func (a applier) deletePods(ctx context.Context, o *observation, plan *setplan.P
 			into = &out.Reclaim
 		case setplan.DeleteScaleIn, setplan.DeleteTerminal, setplan.DeleteNamed:
 		}
-		actions = append(actions, action{"delete", into, func() error {
+		remove := func() error {
 			pod := d.Pod.View
 			object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: pod.Name, UID: pod.UID}}
 			err := a.client.Delete(ctx, object, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
@@ -291,13 +298,16 @@ func (a applier) deletePods(ctx context.Context, o *observation, plan *setplan.P
 				return fmt.Errorf("deleting Pod %s: %w", pod.Name, err)
 			}
 			a.writes.Deleted(client.ObjectKeyFromObject(o.set), object)
-			mu.Lock()
-			defer mu.Unlock()
+			return nil
+		}
+		actions = append(actions, action{name: "delete", into: into, do: remove, done: func(err error) {
+			if err != nil {
+				return
+			}
 			out.deleted++
 			if d.Reason == setplan.DeleteTerminal {
 				out.ended = append(out.ended, d.Pod)
 			}
-			return nil
 		}})
 	}
 	out.conflict = run(ctx, actions) || out.conflict

@@ -487,32 +487,31 @@ func claimMeta(object metav1.Object) *corev1.PersistentVolumeClaim {
 // applyClaims changes, adopts, releases and deletes the claims that the plan names.
 func (w claimWriter) applyClaims(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
 	var actions []action
-	var made, updated, deleted atomic.Int32
-	counted := func(n *atomic.Int32, do func() error) func() error {
-		return func() error {
-			err := do()
+	made, updated, deleted := 0, 0, 0
+	count := func(n *int) func(error) {
+		return func(err error) {
 			if err == nil {
-				n.Add(1)
+				*n++
 			}
-			return err
 		}
 	}
 	for _, c := range plan.ClaimCreations {
-		actions = append(actions, action{"create-claim", &out.ScaleOut, func() error {
-			created, err := w.makeClaimAgain(ctx, o, c)
-			if created {
-				made.Add(1)
-			}
-			return err
-		}})
+		created := false
+		actions = append(actions, action{name: "create-claim", into: &out.ScaleOut,
+			do: func() (err error) { created, err = w.makeClaimAgain(ctx, o, c); return err },
+			done: func(error) {
+				if created {
+					made++
+				}
+			}})
 	}
 	for _, u := range plan.ClaimUpdates {
-		actions = append(actions, action{"update-claim", &out.Update,
-			counted(&updated, func() error { return w.updateClaim(ctx, o, u) })})
+		actions = append(actions, action{name: "update-claim", into: &out.Update,
+			do: func() error { return w.updateClaim(ctx, o, u) }, done: count(&updated)})
 	}
 	for _, c := range plan.ClaimAdoptions {
 		refs := []metav1.OwnerReference{ownerReference(o.set)}
-		actions = append(actions, action{"adopt-claim", &out.Update, func() error {
+		actions = append(actions, action{name: "adopt-claim", into: &out.Update, do: func() error {
 			return w.patchClaim(ctx, o, c, map[string]any{"ownerReferences": append(refsOfOthers(o.claims[c.Name], o.set),
 				refs...)}, nil)
 		}})
@@ -522,31 +521,30 @@ func (w claimWriter) applyClaims(ctx context.Context, o *observation, plan *setp
 		into = &out.Reclaim
 	}
 	for _, c := range plan.ClaimReleases {
-		actions = append(actions, action{"release-claim", into, func() error {
+		actions = append(actions, action{name: "release-claim", into: into, do: func() error {
 			return w.patchClaim(ctx, o, c, map[string]any{"ownerReferences": refsOfOthers(o.claims[c.Name], o.set)}, nil)
 		}})
 	}
 	for _, c := range plan.ClaimRepairs {
-		actions = append(actions, action{"repair-claim", &out.Update, func() error { return w.repairClaim(ctx, o, c) }})
+		actions = append(actions, action{name: "repair-claim", into: &out.Update,
+			do: func() error { return w.repairClaim(ctx, o, c) }})
 	}
 	for _, c := range plan.ClaimDeletions {
-		actions = append(actions, action{"delete-claim", &out.ScaleIn,
-			counted(&deleted, func() error { return w.deleteClaim(ctx, o, c) })})
+		actions = append(actions, action{name: "delete-claim", into: &out.ScaleIn,
+			do: func() error { return w.deleteClaim(ctx, o, c) }, done: count(&deleted)})
 	}
-	if run(ctx, actions) {
-		out.conflict = true
-	}
-	if n := made.Load(); n > 0 {
+	out.conflict = run(ctx, actions) || out.conflict
+	if made > 0 {
 		w.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ClaimsMadeAgain", "CreateClaims",
-			"made %d claims that were missing, for Pods that wait for them; they are empty", n)
+			"made %d claims that were missing, for Pods that wait for them; they are empty", made)
 	}
-	if n := deleted.Load(); n > 0 {
+	if deleted > 0 {
 		w.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ClaimsDeleted", "DeleteClaims",
-			"deleted %d claims, as persistentVolumeClaimRetentionPolicy says", n)
+			"deleted %d claims, as persistentVolumeClaimRetentionPolicy says", deleted)
 	}
-	if n := updated.Load(); n > 0 {
+	if updated > 0 {
 		w.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ExpandingVolumes", "UpdateClaims",
-			"brought %d claims in line with their templates", n)
+			"brought %d claims in line with their templates", updated)
 	}
 }
 

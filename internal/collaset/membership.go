@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
-	"sync"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -89,18 +88,20 @@ type memberWriter struct{ claimWriter }
 // exclude releases Pods and reports whether all of them were released, so that entries may follow. Our operation on a
 // Pod is undone and the owner reference goes in one write; lifecycle-controller brings the Pod back into service.
 func (w memberWriter) exclude(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) (all bool) {
-	var mu sync.Mutex
 	actions := make([]action, 0, len(plan.Exclusions))
 	for _, pod := range plan.Exclusions {
-		actions = append(actions, action{"exclude", &out.ScaleIn, func() error {
-			if err := w.excludePod(ctx, o, pod); err != nil {
-				return fmt.Errorf("excluding Pod %s: %w", pod.Name(), err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			out.excluded = append(out.excluded, pod.Name())
-			return nil
-		}})
+		actions = append(actions, action{name: "exclude", into: &out.ScaleIn,
+			do: func() error {
+				if err := w.excludePod(ctx, o, pod); err != nil {
+					return fmt.Errorf("excluding Pod %s: %w", pod.Name(), err)
+				}
+				return nil
+			},
+			done: func(err error) {
+				if err == nil {
+					out.excluded = append(out.excluded, pod.Name())
+				}
+			}})
 	}
 	out.conflict = run(ctx, actions) || out.conflict
 	return len(out.excluded) == len(plan.Exclusions)
@@ -151,23 +152,25 @@ func (w memberWriter) excludePod(ctx context.Context, o *observation, pod *setpl
 
 // include takes Pods in.
 func (w memberWriter) include(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
-	var mu sync.Mutex
 	actions := make([]action, 0, len(plan.Inclusions))
 	for _, i := range plan.Inclusions {
 		// One after the other: they may bring the same revision.
 		revision, err := revisions{w.server}.bring(ctx, o, i.Pod)
-		actions = append(actions, action{"include", &out.ScaleOut, func() error {
-			if err == nil {
-				err = w.includePod(ctx, o, i, revision)
-			}
-			if err != nil {
-				return fmt.Errorf("including Pod %s: %w", i.Pod.Name(), err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			out.included = append(out.included, i.Pod.Name())
-			return nil
-		}})
+		actions = append(actions, action{name: "include", into: &out.ScaleOut,
+			do: func() error {
+				if err == nil {
+					err = w.includePod(ctx, o, i, revision)
+				}
+				if err != nil {
+					return fmt.Errorf("including Pod %s: %w", i.Pod.Name(), err)
+				}
+				return nil
+			},
+			done: func(err error) {
+				if err == nil {
+					out.included = append(out.included, i.Pod.Name())
+				}
+			}})
 	}
 	out.conflict = run(ctx, actions) || out.conflict
 }

@@ -364,7 +364,7 @@ func (r *podReconciler) step(ctx context.Context, name types.NamespacedName) (co
 	}
 	do := func(name string, write func() error) (bool, error) {
 		var failed error
-		conflict := run(ctx, []action{{name, &failed, write}})
+		conflict := run(ctx, []action{{name: name, into: &failed, do: write}})
 		return conflict, failed
 	}
 	switch {

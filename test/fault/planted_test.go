@@ -81,8 +81,8 @@ func bugs() []bug {
 		{
 			name: "volumes-freed-with-the-pod-only", component: suite.CollaSet,
 			changes: []sourceChange{
-				{"internal/collaset/apply.go", "			a.writes.Deleted(client.ObjectKeyFromObject(o.set), object)\n			mu.Lock()",
-					"			a.writes.Deleted(client.ObjectKeyFromObject(o.set), object)\n			plantedFreed.Store(fmt.Sprint(o.set.UID, d.Pod.ID), true)\n			mu.Lock()"},
+				{"internal/collaset/apply.go", "			a.writes.Deleted(client.ObjectKeyFromObject(o.set), object)\n			return nil",
+					"			a.writes.Deleted(client.ObjectKeyFromObject(o.set), object)\n			plantedFreed.Store(fmt.Sprint(o.set.UID, d.Pod.ID), true)\n			return nil"},
 				{"internal/collaset/apply.go", "func (a applier) deletePods(",
 					"var plantedFreed sync.Map\n\nfunc (a applier) deletePods("},
 				{"internal/collaset/claims.go",
