@@ -147,7 +147,7 @@ func run(ctx context.Context, actions []action) (conflict bool) {
 			switch {
 			case err == nil:
 			case errors.Is(err, errAttempted): // its event leads to the next decision, or its failure does: see once
-			case oldView(a.name, err), errors.Is(err, errRefused), errors.Is(err, errNotTaken), errors.Is(err, errStale):
+			case oldView(a.name, err), errors.Is(err, errNotTaken), errors.Is(err, errStale):
 				conflict = true
 				log.FromContext(ctx).V(1).Info("the view was old", "action", a.name, "answer", err.Error())
 			default:

@@ -20,7 +20,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	lifecyclev1alpha1 "k8s.io/api/lifecycle/v1alpha1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -318,8 +317,8 @@ func podOwner(object any) ([]string, error) {
 		return nil, fmt.Errorf("%T is no Pod", object)
 	}
 	var owners []string
-	for _, uid := range ownerOf(pod) {
-		owners = append(owners, ownedBy(pod.Namespace, types.UID(uid)))
+	if _, uid, owned := setOf(pod); owned {
+		owners = append(owners, ownedBy(pod.Namespace, uid))
 	}
 	if isFree(pod) {
 		owners = append(owners, ownedBy(pod.Namespace, ""))
@@ -330,11 +329,3 @@ func podOwner(object any) ([]string, error) {
 // ownedBy is how Pods of a CollaSet are indexed, and, under no UID, those that isFree reports. An object of another
 // namespace that names its UID is not owned.
 func ownedBy(namespace string, set types.UID) string { return namespace + "/" + string(set) }
-
-// ownerOf is the UID of the CollaSet that controls the object, if one does.
-func ownerOf(object client.Object) []string {
-	if ref := metav1.GetControllerOf(object); ref != nil && ref.Kind == appsv1alpha1.CollaSetKind {
-		return []string{string(ref.UID)}
-	}
-	return nil
-}

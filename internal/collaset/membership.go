@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -75,10 +76,9 @@ type membership struct {
 func newMembership(pod *setplan.Pod, change podops.Change, owners []metav1.OwnerReference) membership {
 	var m membership
 	m.Metadata.UID, m.Metadata.ResourceVersion, m.Metadata.OwnerReferences = pod.UID(), pod.View.ResourceVersion, owners
-	m.Metadata.Labels, m.Metadata.Annotations = change.Labels, change.Annotations
-	if m.Metadata.Labels == nil {
-		m.Metadata.Labels = map[string]*string{}
-	}
+	m.Metadata.Labels, m.Metadata.Annotations = map[string]*string{}, map[string]*string{}
+	maps.Copy(m.Metadata.Labels, change.Labels)
+	maps.Copy(m.Metadata.Annotations, change.Annotations)
 	return m
 }
 
@@ -118,16 +118,7 @@ func (w memberWriter) excludePod(ctx context.Context, o *observation, pod *setpl
 	if pod.Recorded {
 		change.Annotations = map[string]*string{appsv1alpha1.LastPodStatusAnnotation: nil}
 	}
-	owners := []metav1.OwnerReference{}
-	for _, ref := range o.pod(pod.Name()).OwnerReferences {
-		if ref.UID != o.set.UID {
-			owners = append(owners, ref)
-		}
-	}
-	m := newMembership(pod, change, owners)
-	if m.Metadata.Annotations == nil {
-		m.Metadata.Annotations = map[string]*string{}
-	}
+	m := newMembership(pod, change, refsWithout(o.pod(pod.Name()), o.set.UID))
 	orphaned := appsv1alpha1.OrphanedValue
 	m.Metadata.Labels[appsv1alpha1.OrphanedLabel] = &orphaned
 	if pod.Excluded {

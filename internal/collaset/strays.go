@@ -347,7 +347,10 @@ func revisionBase(set *appsv1alpha1.CollaSet) string {
 // revisionOwner is an index function: the UID of the CollaSet that controls a revision, and what its name begins with,
 // which tells for whom it was made.
 func revisionOwner(object client.Object) []string {
-	keys := ownerOf(object)
+	var keys []string
+	if _, uid, owned := setOf(object); owned {
+		keys = append(keys, string(uid))
+	}
 	if base, ok := strings.CutSuffix(object.GetName(), "-"+object.GetLabels()[appsv1alpha1.RevisionHashLabel]); ok {
 		keys = append(keys, revisionKey(base))
 	}

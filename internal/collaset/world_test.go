@@ -125,7 +125,7 @@ func newWorld(t *testing.T, protocol bool, objects ...client.Object) *world {
 func (w *world) fake(objects ...client.Object) client.WithWatch {
 	return fake.NewClientBuilder().WithScheme(w.scheme).WithTypeConverters(
 		managedfields.NewDeducedTypeConverter()).WithObjects(objects...).WithStatusSubresource(&appsv1alpha1.CollaSet{}).
-		WithIndex(&corev1.Pod{}, ownerIndex, ownerOf).WithIndex(&appsv1.ControllerRevision{}, ownerIndex, revisionOwner).
+		WithIndex(&corev1.Pod{}, ownerIndex, podOwners).WithIndex(&appsv1.ControllerRevision{}, ownerIndex, revisionOwner).
 		WithIndex(&corev1.PersistentVolumeClaim{}, claimIndex, claimKeys).WithIndex(&corev1.Pod{}, mountIndex, mountsOf).
 		WithIndex(&appsv1alpha1.CollaSet{}, poolIndex, poolOf).WithIndex(&appsv1alpha1.CollaSet{}, includeIndex,
 		includedBy).Build()
@@ -135,14 +135,17 @@ func (w *world) fake(objects ...client.Object) client.WithWatch {
 func (w *world) ByIndex(_, value string) ([]*podcache.Pod, error) {
 	namespace, uid, _ := strings.Cut(value, "/")
 	list := &corev1.PodList{}
+	err := w.cache.List(w.Context(), list, client.InNamespace(namespace), client.MatchingFields{ownerIndex: value})
 	if uid == "" {
-		err := w.cache.List(w.Context(), list, client.InNamespace(namespace))
 		list.Items = slices.DeleteFunc(list.Items,
-			func(pod corev1.Pod) bool { return !isFree(&pod) || pod.Labels[appsv1alpha1.ControlLabel] == "" })
-		return packed(list.Items), err
+			func(pod corev1.Pod) bool { return pod.Labels[appsv1alpha1.ControlLabel] == "" })
 	}
-	err := w.cache.List(w.Context(), list, client.InNamespace(namespace), client.MatchingFields{ownerIndex: uid})
 	return packed(list.Items), err
+}
+
+func podOwners(pod client.Object) []string {
+	owners, _ := podOwner(pod) //nolint:errcheck // it is a Pod
+	return owners
 }
 
 // packed are Pods as the cache keeps them.
