@@ -128,7 +128,7 @@ func cacheOptions(pods *podcache.Store) cache.Options {
 	return cache.Options{NewInformer: pods.NewInformer, ByObject: map[client.Object]cache.ByObject{
 		&corev1.Pod{}:                   {Label: managed, Transform: stripPod},
 		&corev1.PersistentVolumeClaim{}: {Label: managed},
-		&corev1.Node{}:                  {Transform: stripNode}, // of its metadata, too
+		&corev1.Node{}:                  {Transform: stripNode},
 	}}
 }
 
@@ -246,8 +246,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 		protocol: own.podOpsLifecycle, conventions: own.conventions(),
 		window: newWindow(own.limits, clock.RealClock{}),
 		memory: newMemory(),
-		nodes:  &nodes{cache: mgr.GetCache()},
-		drains: &drains{cache: mgr.GetCache(), sets: mgr.GetClient()},
+		nodes:  &nodes{cache: mgr.GetCache(), sets: mgr.GetClient()},
 	}
 	r.serverCan = revision.OnlyImages(own.conventions() == setplan.KuperatorV07, own.restart.With(detector.Capabilities))
 	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind),
@@ -297,7 +296,7 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 			builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, configurationChanged()))).
 		Watches(&corev1.Pod{}, events.podEvents(owner), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		WatchesRawSource(source.Func(r.window.keepQueue)).
-		WatchesRawSource(source.Func(r.drains.keepQueue)).
+		WatchesRawSource(source.Func(r.nodes.keepQueue)).
 		Watches(&appsv1.ControllerRevision{}, owner, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		Watches(&appsv1alpha1.ResourceContext{}, handler.EnqueueRequestsFromMapFunc(events.usersOf)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(claimUsers),

@@ -114,7 +114,7 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 		return nil, err
 	}
 	o.observeTopology(ctx, r.nodes)
-	o.observeNodes(ctx, r.drains)
+	o.observeNodes(ctx, r.nodes)
 	if err := observeCandidates(ctx, r.client, r.live, o); err != nil {
 		return nil, err
 	}

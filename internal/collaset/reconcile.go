@@ -50,7 +50,6 @@ type reconciler struct {
 	// serverCan tells what the API server lets change on a running Pod; nil: the least.
 	serverCan func(context.Context) (revision.Capabilities, error)
 	nodes     *nodes
-	drains    *drains
 	// window says which Pods begin their update when, within limits.
 	window *window
 }
