@@ -685,7 +685,7 @@ func (w *walk) collaSetSnapshot() setplan.Snapshot {
 		policy = appsv1alpha1.PodUpdateRecreate
 	}
 	snapshot := setplan.Snapshot{
-		Mode:     setplan.Mode{Now: now, Protocol: true},
+		Mode:     setplan.Mode{Now: now, Protocol: true, Limits: setplan.DefaultLimits()},
 		Identity: setplan.Identity{Name: "web"},
 		Scale:    setplan.Scale{Replicas: w.replicas},
 		Strategy: setplan.Strategy{Policy: policy},

@@ -162,7 +162,7 @@ type claimIndex struct {
 }
 
 func newClaimIndex(s *Snapshot, notes *notes) *claimIndex {
-	x := &claimIndex{Volumes: &s.Volumes, begins: s.limits().Begins, notes: notes}
+	x := &claimIndex{Volumes: &s.Volumes, begins: s.Limits.Begins, notes: notes}
 	if len(s.Claims) == 0 && len(s.Templates) == 0 {
 		return x
 	}

@@ -38,7 +38,7 @@ func (f *filling) fill(creations []Creation, slots []*slot, room int) []Creation
 		if room <= 0 {
 			break
 		}
-		if len(creations) == f.limits().Creations {
+		if len(creations) == f.Limits.Creations {
 			f.notes.more = true
 			break
 		}

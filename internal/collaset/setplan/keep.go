@@ -91,7 +91,7 @@ func (p *Pod) waitsForClaims() bool { return phaseRank(p.Phase) == 0 }
 
 // makeAgain makes a claim for a Pod that exists, under the name that the Pod gives it.
 func (k *keeping) makeAgain(c ClaimCreation) {
-	if len(k.do.ClaimCreations) >= k.limits().Begins {
+	if len(k.do.ClaimCreations) >= k.Limits.Begins {
 		k.notes.more = true
 		return
 	}

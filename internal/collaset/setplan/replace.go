@@ -354,7 +354,7 @@ func (r *replacing) replaceMore(ready []*item, byUpdates int) {
 		case it.replaceFor == byUpdate && room <= 0:
 			r.notes.block(it, "MaxSurge", fmt.Sprintf("%d Pods are being replaced, as many as updateStrategy.maxSurge allows",
 				byUpdates))
-		case begun >= r.limits().Begins:
+		case begun >= r.Limits.Begins:
 			r.notes.more = true
 		case it.Available && !r.api.tried(it, verdictLasts, Trial{Write: TrialDelete}):
 			// It would stay, and the new Pod would be one too many. One that does not serve is replaced all the same.

@@ -83,7 +83,7 @@ func (s *scaling) scaleIn() PodActions {
 			}
 		case s.Paused:
 			s.notes.block(it, "Paused", "is to be removed, but the CollaSet is paused")
-		case len(s.do.Begins) >= s.limits().Begins:
+		case len(s.do.Begins) >= s.Limits.Begins:
 			s.notes.more = true
 		case !s.api.tried(it, verdictLasts, Trial{Write: TrialDelete}):
 		default:

@@ -96,7 +96,7 @@ type Chosen struct {
 // NewWindow makes one that knows of nothing.
 func NewWindow(limits Limits) *Window {
 	return &Window{
-		limits: limits.orDefault(),
+		limits: limits,
 		sets:   map[types.NamespacedName]*windowSet{},
 		places: map[types.UID]time.Time{},
 	}
