@@ -110,8 +110,11 @@ func (a applier) apply(ctx context.Context, o *observation, plan *setplan.Plan) 
 	return out
 }
 
-// actionCreate is the name of the one action that is about no Pod yet.
-const actionCreate = "create"
+// The names of actions that make what is not there yet.
+const (
+	actionCreate      = "create"
+	actionCreateClaim = "create-claim"
+)
 
 // action is one write, its name in metrics, and where its failure goes.
 type action struct {
@@ -122,10 +125,11 @@ type action struct {
 	done func(err error)
 }
 
-// oldView reports whether an answer means only that the Pod has changed or is gone. NotFound for a creation is a
-// failure: it is about something that the Pod needs.
+// oldView reports whether an answer means only that the object has changed or is gone. NotFound for a creation is a
+// failure: it is about something that the object needs.
 func oldView(action string, err error) bool {
-	return apierrors.IsConflict(err) || (apierrors.IsNotFound(err) && action != actionCreate)
+	return apierrors.IsConflict(err) ||
+		(apierrors.IsNotFound(err) && action != actionCreate && action != actionCreateClaim)
 }
 
 // run does writes in parallel and reports whether any met a conflict. A Pod that is gone is no failure.

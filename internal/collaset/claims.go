@@ -418,7 +418,7 @@ func (w claimWriter) mountClaims(
 		}
 		claim := newClaim(o, t, c.ID)
 		err := w.client.Create(ctx, claim)
-		countAction("create-claim", err)
+		countAction(actionCreateClaim, err)
 		if err != nil {
 			o.memory.claims.verified.Store(false)
 			return fmt.Errorf("creating claim %s of instance ID %d: %w", t.Name, c.ID,
@@ -501,7 +501,7 @@ func (w claimWriter) applyClaims(ctx context.Context, o *observation, plan *setp
 	}
 	for _, c := range plan.ClaimCreations {
 		created := false
-		actions = append(actions, action{name: "create-claim", into: &out.ScaleOut,
+		actions = append(actions, action{name: actionCreateClaim, into: &out.ScaleOut,
 			do: func() (err error) { created, err = w.makeClaimAgain(ctx, o, c); return err },
 			done: func(error) {
 				if created {

@@ -27,7 +27,7 @@ func (e *slot) set(key, value string) {
 	if e.data[key] == value && (value != "" || !has(e.data, key)) {
 		return
 	}
-	if e.stored != nil && sameMap(e.data, e.stored) {
+	if e.stored != nil && maps.Equal(e.data, e.stored) { // it may be the very map that is stored
 		e.data = maps.Clone(e.data)
 	}
 	if e.data == nil {
@@ -41,9 +41,6 @@ func (e *slot) set(key, value string) {
 }
 
 func has(m map[string]string, key string) bool { _, ok := m[key]; return ok }
-
-// sameMap reports whether b may still be the very map a; equal content is enough to copy before a change.
-func sameMap(a, b map[string]string) bool { return maps.Equal(a, b) }
 
 func (e *slot) revision() string { return e.data[appsv1alpha1.ContextRevision] }
 

@@ -10,7 +10,7 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 )
 
-// Plan is what is due now. The zero Plan means at rest, or waiting for something that Blockers name.
+// Plan is what is due now. One that is zero (IsZero) means at rest, or waiting for something that Blockers name.
 type Plan struct {
 	// Entries is the whole new content of the ResourceContext, sorted by ID, if EntriesChanged. Empty means that the
 	// ResourceContext goes.
