@@ -171,7 +171,7 @@ func (s *server) newPod(
 	}
 	if o.snapshot.Protocol {
 		addGate(spec)
-		if s.evictions != nil && s.evictions.Load() {
+		if s.evictions.Load() {
 			addResponder(spec)
 		}
 	}

@@ -35,7 +35,7 @@ type server struct {
 	clock  clock.PassiveClock
 	// clearFields has every patch of a Pod clear its metadata.managedFields.
 	clearFields bool
-	// evictions tells whether the API server serves Evictions (KEP-4563). Nil: it is not known to.
+	// evictions tells whether the API server serves Evictions (KEP-4563).
 	evictions *atomic.Bool
 }
 
@@ -47,7 +47,7 @@ type reconciler struct {
 	// conventions are those by which specs are read.
 	conventions setplan.Conventions
 	memory      *stateCache
-	// serverCan tells what the API server lets change on a running Pod; nil: the least.
+	// serverCan tells what the API server lets change on a running Pod.
 	serverCan func(context.Context) (revision.Capabilities, error)
 	nodes     *nodes
 	// window says which Pods begin their update when, within limits.

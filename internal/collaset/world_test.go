@@ -41,6 +41,7 @@ import (
 	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/podcache"
+	"kusionstack.io/kuperator/internal/revision"
 )
 
 var key = types.NamespacedName{Namespace: "default", Name: "web"}
@@ -113,8 +114,8 @@ func newWorld(t *testing.T, protocol bool, objects ...client.Object) *world {
 	c := split{interceptor.NewClient(w.store, w.interceptors()), w.cache}
 	w.r = &reconciler{
 		server: &server{client: c, live: c.Client, writes: freshness.New(w.cache, w.clock),
-			events: events.NewFakeRecorder(1000), clock: w.clock},
-		cached: w, protocol: protocol, memory: newMemory(), window: newWindow(setplan.DefaultLimits(), w.clock),
+			events: events.NewFakeRecorder(1000), clock: w.clock, evictions: &atomic.Bool{}},
+		serverCan: canLeast, cached: w, protocol: protocol, memory: newMemory(), window: newWindow(setplan.DefaultLimits(), w.clock),
 	}
 	w.queued = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 	t.Cleanup(w.queued.ShutDown)
@@ -130,6 +131,9 @@ func (w *world) fake(objects ...client.Object) client.WithWatch {
 		WithIndex(&appsv1alpha1.CollaSet{}, poolIndex, poolOf).WithIndex(&appsv1alpha1.CollaSet{}, includeIndex,
 		includedBy).Build()
 }
+
+// canLeast is an API server that lets the least change on a running Pod.
+func canLeast(context.Context) (revision.Capabilities, error) { return revision.Capabilities{}, nil }
 
 // ByIndex reads Pods of a CollaSet from the cache.
 func (w *world) ByIndex(_, value string) ([]*podcache.Pod, error) {

@@ -240,8 +240,7 @@ func (r *reconciler) write(ctx context.Context, pod *corev1.Pod, s podphase.Snap
 // repair takes expected finalizers off a Pod whose employers have let it go.
 func (r *reconciler) repair(ctx context.Context, pod *corev1.Pod, s podphase.Snapshot) (time.Duration, error) {
 	key := client.ObjectKeyFromObject(pod)
-	since, _ := r.timers.missing(key)
-	forget, notes, again, err := r.employers.repair(ctx, s.Pod, since, s.Now)
+	forget, notes, again, err := r.employers.repair(ctx, s.Pod, s.MissingSince, s.Now)
 	if err != nil {
 		return 0, fmt.Errorf("reading what pod %s expects: %w", key, err)
 	}
