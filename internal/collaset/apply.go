@@ -97,8 +97,8 @@ func (a applier) apply(ctx context.Context, o *observation, plan *setplan.Plan) 
 		breadth = append(breadth, action{name: "relabel", into: &out.Update,
 			do: func() error { return steps.relabel(ctx, o, l) },
 			done: func(err error) {
-				if err == nil && l.Tells != "" {
-					out.replacements[l.Tells] = append(out.replacements[l.Tells], l.Pod.Name())
+				if err == nil && l.Event != "" {
+					out.replacements[l.Event] = append(out.replacements[l.Event], l.Pod.Name())
 				}
 			}})
 	}

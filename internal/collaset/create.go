@@ -104,7 +104,7 @@ func (a applier) createPod(ctx context.Context, o *observation, c setplan.Creati
 		return err
 	}
 	err = a.client.Create(ctx, pod)
-	if !c.Fresh && c.Origin == "" { // others are no successors, and may be refused for their number
+	if !c.FirstOfID && c.Origin == "" { // others are no successors, and may be refused for their number
 		_ = trials{a.server}.took(ctx, o, setplan.Trial{Write: setplan.TrialCreate, To: c.Form()}, err)
 	}
 	if c.Origin != "" {
@@ -151,7 +151,7 @@ func (s *server) newPod(
 	labels[appsv1alpha1.InstanceIDLabel] = strconv.Itoa(c.ID)
 	labels[appsv1.ControllerRevisionHashLabelKey] = c.Revision
 	mark := podops.RecreatedLabel
-	if c.Fresh || c.Origin != "" {
+	if c.FirstOfID || c.Origin != "" {
 		mark = podops.CreatingLabel
 	}
 	labels[mark] = podops.Stamp(s.clock.Now())

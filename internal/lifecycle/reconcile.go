@@ -131,7 +131,7 @@ func (r *reconciler) observe(ctx context.Context, pod *corev1.Pod) (podphase.Sna
 	}
 	s.Deletion = r.deletions.of(pod)
 	if done := revision.Carried(pod).Finish; done != nil {
-		s.Carried = podphase.Carried(*done)
+		s.Finish = podphase.Finish(*done)
 	}
 	var err error
 	if s.Rules, err = r.rules.in(ctx, pod.Namespace); err != nil {

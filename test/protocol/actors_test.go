@@ -295,7 +295,7 @@ func (m *model) decideAdvance(p podObject, known advanceKey) advance {
 		snapshot.Frozen = "by the user"
 	}
 	if p.recorded {
-		snapshot.Carried = podphase.Carried{ID: setplan.OperatorID, Type: podops.TypeUpdate, Request: p.request}
+		snapshot.Finish = podphase.Finish{ID: setplan.OperatorID, Type: podops.TypeUpdate, Request: p.request}
 	}
 	snapshot.Patience = time.Second
 	if known.later {

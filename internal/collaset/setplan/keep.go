@@ -150,7 +150,7 @@ func (k *keeping) keepClaim(c *Claim) {
 
 // obsolete reports whether a claim of an ID of the set is to be deleted now: no Pod mounts it or has its ID, and that
 // the ID is given up under such a policy is stored; or its ID has a Pod that does without it.
-func (k *keeping) obsolete(c *Claim, e *slot) bool {
+func (k *keeping) obsolete(c *Claim, e *entryState) bool {
 	if k.claims.mounted[c.Name] || k.pods.leaving[c.ID] != nil {
 		return false
 	}

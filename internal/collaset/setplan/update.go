@@ -257,7 +257,7 @@ func (u *updating) act(it *item) {
 
 // recreate deletes a Pod for another one in its place, unless Pods are excluded or included in this plan.
 func (u *updating) recreate(it *item, to Form) {
-	if u.isMoving || !u.anew(it) {
+	if u.isMoving || !u.mayRecreate(it) {
 		return
 	}
 	e := u.ledger.entries[it.ID]
