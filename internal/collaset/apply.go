@@ -2,7 +2,6 @@ package collaset
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -41,7 +40,6 @@ type outcome struct {
 	repaired []setplan.Repair
 	conflict bool
 	// replacements are the Pods whose replacement was begun, done or cancelled.
-	mu           sync.Mutex
 	replacements map[setplan.ReplacementEvent][]string
 }
 
@@ -62,17 +60,19 @@ func (a applier) apply(ctx context.Context, o *observation, plan *setplan.Plan) 
 	steps, members := podStepper{trials{a.server}, a.window}, memberWriter{a.claimWriter}
 	var depth, breadth []action
 	for _, pod := range plan.Finishes {
-		depth = append(depth, action{"finish", &out.Update, func() error { return steps.finish(ctx, o, pod) }})
+		depth = append(depth, action{name: "finish", into: &out.Update,
+			do: func() error { return steps.finish(ctx, o, pod) }})
 	}
 	for _, c := range plan.Changes {
-		depth = append(depth, action{"change", &out.Update, func() error { return steps.change(ctx, o, c) }})
+		depth = append(depth, action{name: "change", into: &out.Update, do: func() error { return steps.change(ctx, o, c) }})
 	}
 	for _, pod := range plan.Resizes {
-		depth = append(depth, action{"resize", &out.Update,
-			func() error { return steps.resize(ctx, o, pod, pod.Form(), o.pod(pod.Name())) }})
+		depth = append(depth, action{name: "resize", into: &out.Update,
+			do: func() error { return steps.resize(ctx, o, pod, pod.Form(), o.pod(pod.Name())) }})
 	}
 	for _, pod := range plan.Cancels {
-		depth = append(depth, action{"cancel", &out.Update, func() error { return steps.cancel(ctx, o, pod) }})
+		depth = append(depth, action{name: "cancel", into: &out.Update,
+			do: func() error { return steps.cancel(ctx, o, pod) }})
 	}
 	out.conflict = run(ctx, depth) || out.conflict
 	if members.exclude(ctx, o, plan, out) && a.entries.store(ctx, o, plan, out) {
@@ -87,36 +87,49 @@ func (a applier) apply(ctx context.Context, o *observation, plan *setplan.Plan) 
 		if b.Request.Type == podops.TypeScaleIn {
 			into = &out.ScaleIn
 		}
-		breadth = append(breadth, action{"begin", into, func() error { return steps.begin(ctx, o, b) }})
+		breadth = append(breadth, action{name: "begin", into: into, do: func() error { return steps.begin(ctx, o, b) }})
 	}
 	for _, pod := range plan.Marks {
-		breadth = append(breadth, action{"mark", &out.ScaleIn, func() error { return steps.mark(ctx, o, pod) }})
+		breadth = append(breadth, action{name: "mark", into: &out.ScaleIn,
+			do: func() error { return steps.mark(ctx, o, pod) }})
 	}
 	for _, l := range plan.Labels {
-		breadth = append(breadth, action{"relabel", &out.Update, func() error { return steps.relabel(ctx, o, l, out) }})
+		breadth = append(breadth, action{name: "relabel", into: &out.Update,
+			do: func() error { return steps.relabel(ctx, o, l) },
+			done: func(err error) {
+				if err == nil && l.Event != "" {
+					out.replacements[l.Event] = append(out.replacements[l.Event], l.Pod.Name())
+				}
+			}})
 	}
 	out.conflict = run(ctx, breadth) || out.conflict
 	if !plan.Names.IsZero() {
-		names := []action{{"names", &out.ScaleIn, func() error { return a.removeNames(ctx, o, plan.Names) }}}
+		names := []action{{name: "names", into: &out.ScaleIn, do: func() error { return a.removeNames(ctx, o, plan.Names) }}}
 		out.conflict = run(ctx, names) || out.conflict
 	}
 	return out
 }
 
-// actionCreate is the name of the one action that is about no Pod yet.
-const actionCreate = "create"
+// The names of actions that make what is not there yet.
+const (
+	actionCreate      = "create"
+	actionCreateClaim = "create-claim"
+)
 
 // action is one write, its name in metrics, and where its failure goes.
 type action struct {
 	name string
 	into *error
 	do   func() error
+	// done, unless nil, is told what do returned. No two run at a time.
+	done func(err error)
 }
 
-// oldView reports whether an answer means only that the Pod has changed or is gone. NotFound for a creation is a
-// failure: it is about something that the Pod needs.
+// oldView reports whether an answer means only that the object has changed or is gone. NotFound for a creation is a
+// failure: it is about something that the object needs.
 func oldView(action string, err error) bool {
-	return apierrors.IsConflict(err) || (apierrors.IsNotFound(err) && action != actionCreate)
+	return apierrors.IsConflict(err) ||
+		(apierrors.IsNotFound(err) && action != actionCreate && action != actionCreateClaim)
 }
 
 // run does writes in parallel and reports whether any met a conflict. A Pod that is gone is no failure.
@@ -132,10 +145,13 @@ func run(ctx context.Context, actions []action) (conflict bool) {
 			countAction(a.name, err)
 			mu.Lock()
 			defer mu.Unlock()
+			if a.done != nil {
+				a.done(err)
+			}
 			switch {
 			case err == nil:
 			case errors.Is(err, errAttempted): // its event leads to the next decision, or its failure does: see once
-			case oldView(a.name, err), errors.Is(err, errRefused), errors.Is(err, errNotTaken), errors.Is(err, errStale):
+			case oldView(a.name, err), errors.Is(err, errNotTaken), errors.Is(err, errStale):
 				conflict = true
 				log.FromContext(ctx).V(1).Info("the view was old", "action", a.name, "answer", err.Error())
 			default:
@@ -257,20 +273,14 @@ func (s podStepper) mark(ctx context.Context, o *observation, pod *setplan.Pod) 
 }
 
 // relabel has the labels of a Pod report its replacement.
-func (s podStepper) relabel(ctx context.Context, o *observation, l setplan.Relabel, out *outcome) error {
+func (s podStepper) relabel(ctx context.Context, o *observation, l setplan.Relabel) error {
 	if err := s.patch(ctx, o, l.Pod, types.MergePatchType, l.Change.MergePatch(l.Pod.View)); err != nil {
 		return fmt.Errorf("labelling Pod %s: %w", l.Pod.Name(), err)
-	}
-	if l.Tells != "" {
-		out.mu.Lock()
-		defer out.mu.Unlock()
-		out.replacements[l.Tells] = append(out.replacements[l.Tells], l.Pod.Name())
 	}
 	return nil
 }
 
 func (a applier) deletePods(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
-	var mu sync.Mutex
 	actions := make([]action, 0, len(plan.Deletions))
 	for _, d := range plan.Deletions {
 		into := &out.ScaleIn
@@ -281,7 +291,7 @@ func (a applier) deletePods(ctx context.Context, o *observation, plan *setplan.P
 			into = &out.Reclaim
 		case setplan.DeleteScaleIn, setplan.DeleteTerminal, setplan.DeleteNamed:
 		}
-		actions = append(actions, action{"delete", into, func() error {
+		remove := func() error {
 			pod := d.Pod.View
 			object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: pod.Name, UID: pod.UID}}
 			err := a.client.Delete(ctx, object, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
@@ -292,23 +302,23 @@ func (a applier) deletePods(ctx context.Context, o *observation, plan *setplan.P
 				return fmt.Errorf("deleting Pod %s: %w", pod.Name, err)
 			}
 			a.writes.Deleted(client.ObjectKeyFromObject(o.set), object)
-			mu.Lock()
-			defer mu.Unlock()
+			return nil
+		}
+		actions = append(actions, action{name: "delete", into: into, do: remove, done: func(err error) {
+			if err != nil {
+				return
+			}
 			out.deleted++
 			if d.Reason == setplan.DeleteTerminal {
 				out.ended = append(out.ended, d.Pod)
 			}
-			return nil
 		}})
 	}
 	out.conflict = run(ctx, actions) || out.conflict
 }
 
 // entryWriter writes the ResourceContext.
-type entryWriter struct {
-	*server
-	pools *pools
-}
+type entryWriter struct{ *server }
 
 // store writes the ResourceContext if the plan has it written, and reports whether what depends on it may follow.
 func (w entryWriter) store(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) bool {
@@ -328,25 +338,12 @@ func (w entryWriter) store(ctx context.Context, o *observation, plan *setplan.Pl
 	return !plan.EntriesFirst
 }
 
-// storeEntries replaces the entries of the ResourceContext, creating or deleting it as needed.
+// storeEntries replaces the entries of the ResourceContext, creating or deleting it as needed. CollaSets that share one
+// may write it at once: the API server refuses all but the first, and they decide again.
 func (w entryWriter) storeEntries(ctx context.Context, o *observation, entries []setplan.Entry) error {
 	if o.context == nil && len(entries) == 0 {
 		return nil
 	}
-	key := types.NamespacedName{Namespace: o.set.Namespace, Name: contextName(o.set)}
-	err := w.pools.of(key).write(o.context,
-		func() (string, error) { return w.newestEntries(ctx, key) },
-		func() (*appsv1alpha1.ResourceContext, error) { return w.writeEntries(ctx, o, key, entries) })
-	if len(entries) == 0 && client.IgnoreNotFound(err) == nil { // it is gone
-		w.pools.forget(key)
-	}
-	return err
-}
-
-// writeEntries returns the ResourceContext as it is then, nil if it is deleted.
-func (w entryWriter) writeEntries(
-	ctx context.Context, o *observation, key types.NamespacedName, entries []setplan.Entry,
-) (*appsv1alpha1.ResourceContext, error) {
 	owner := client.ObjectKeyFromObject(o.set)
 	details := make([]appsv1alpha1.ContextDetail, len(entries))
 	for i, e := range entries {
@@ -355,11 +352,11 @@ func (w entryWriter) writeEntries(
 	switch {
 	case o.context == nil:
 		rc := &appsv1alpha1.ResourceContext{
-			ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
+			ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: contextName(o.set)},
 			Spec:       appsv1alpha1.ResourceContextSpec{Contexts: details},
 		}
 		if err := w.client.Create(ctx, rc); err != nil {
-			return nil, fmt.Errorf("creating the ResourceContext: %w", err)
+			return fmt.Errorf("creating the ResourceContext: %w", err)
 		}
 		o.context = rc
 		w.writes.Created(owner, rc)
@@ -367,20 +364,19 @@ func (w entryWriter) writeEntries(
 		err := w.client.Delete(ctx, o.context.DeepCopy(),
 			client.Preconditions{UID: &o.context.UID, ResourceVersion: &o.context.ResourceVersion})
 		if err != nil {
-			return nil, fmt.Errorf("deleting the empty ResourceContext: %w", err)
+			return fmt.Errorf("deleting the empty ResourceContext: %w", err)
 		}
 		w.writes.Deleted(owner, o.context)
-		return nil, nil
 	default:
 		rc := o.context.DeepCopy()
 		rc.Spec.Contexts = details
 		if err := w.client.Update(ctx, rc); err != nil {
-			return nil, fmt.Errorf("writing the ResourceContext: %w", err)
+			return fmt.Errorf("writing the ResourceContext: %w", err)
 		}
 		o.context = rc
 		w.writes.Wrote(owner, rc)
 	}
-	return o.context, nil
+	return nil
 }
 
 // release frees the ResourceContext of a deleted CollaSet whose Pods are gone, and lets it go. It makes sure of that at
@@ -417,20 +413,9 @@ func (a applier) release(ctx context.Context, o *observation) (ctrl.Result, erro
 	if err := a.releaseClaims(ctx, o); err != nil {
 		return ctrl.Result{}, err
 	}
-	patch := map[string]any{"uid": o.set.UID, "resourceVersion": o.set.ResourceVersion}
-	kept := []string{}
-	for _, f := range o.set.Finalizers {
-		if f != appsv1alpha1.CollaSetFinalizer {
-			kept = append(kept, f)
-		}
-	}
-	patch["finalizers"] = kept
-	data, err := json.Marshal(map[string]any{"metadata": patch})
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	if err := a.client.Patch(ctx, o.set.DeepCopy(),
-		client.RawPatch(types.MergePatchType, data)); client.IgnoreNotFound(err) != nil {
+	changed := o.set.DeepCopy()
+	controllerutil.RemoveFinalizer(changed, appsv1alpha1.CollaSetFinalizer)
+	if err := a.client.Patch(ctx, changed, optimisticPatch(o.set)); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("removing the finalizer: %w", err)
 	}
 	return ctrl.Result{}, nil

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"text/tabwriter"
 	"time"
@@ -137,8 +138,8 @@ func atGoal(t testing.TB, pods int) *resting {
 	s.cache()
 	s.r = &reconciler{
 		server: &server{client: s, live: s, writes: freshness.New(s, s.clock), events: &events.FakeRecorder{},
-			clock: s.clock},
-		cached: s.cached, protocol: true, memory: newMemory(), window: newWindow(setplan.DefaultLimits(), s.clock),
+			clock: s.clock, evictions: &atomic.Bool{}},
+		serverCan: canLeast, cached: s.cached, protocol: true, memory: newMemory(), window: newWindow(setplan.DefaultLimits(), s.clock),
 	}
 	s.handler, s.queue = listener{s.r.client, s.r.memory, s.r.window}.podEvents(handler.Funcs{}),
 		workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())

@@ -3,7 +3,6 @@ package collaset
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -48,9 +47,6 @@ const mountIndex = "collaset.mounts"
 
 // retryRefused is how long a refused expansion is not tried again, unless the claim or the template changes.
 const retryRefused = time.Minute
-
-// errRefused means that the API server refuses a change of a claim that may be allowed some time later.
-var errRefused = errors.New("refused by the API server")
 
 func ownedKey(uid types.UID) string { return "uid/" + string(uid) }
 
@@ -227,12 +223,7 @@ func observeClaims(ctx context.Context, cached, live client.Reader, o *observati
 
 // findStrangers notes the Pods of others that mount claims of the CollaSet which none of its own Pods mounts.
 func findStrangers(ctx context.Context, cached client.Reader, o *observation) error {
-	mounted := map[string]bool{}
-	for i := range o.snapshot.Pods {
-		for _, m := range o.snapshot.Pods[i].Mounts {
-			mounted[m.Claim] = true
-		}
-	}
+	mounted := o.mounted()
 	for i := range o.snapshot.Claims {
 		c := &o.snapshot.Claims[i]
 		if mounted[c.Name] {
@@ -255,6 +246,17 @@ func findStrangers(ctx context.Context, cached client.Reader, o *observation) er
 	return nil
 }
 
+// mounted are the claims that the CollaSet's Pods mount, by name.
+func (o *observation) mounted() map[string]bool {
+	mounted := map[string]bool{}
+	for i := range o.snapshot.Pods {
+		for _, m := range o.snapshot.Pods[i].Mounts {
+			mounted[m.Claim] = true
+		}
+	}
+	return mounted
+}
+
 // mountsOf are the claims that a Pod mounts.
 func mountsOf(object client.Object) []string {
 	pod, ok := object.(*corev1.Pod)
@@ -262,10 +264,8 @@ func mountsOf(object client.Object) []string {
 		return nil
 	}
 	var claims []string
-	for i := range pod.Spec.Volumes {
-		if claim := pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
-			claims = append(claims, claim.ClaimName)
-		}
+	for _, m := range mountsIn(pod) {
+		claims = append(claims, m.Claim)
 	}
 	return claims
 }
@@ -301,9 +301,13 @@ func (o *observation) tells(claim *corev1.PersistentVolumeClaim) bool {
 	if metav1.GetControllerOf(claim) != nil || claim.Labels[appsv1alpha1.ClaimTemplateNameLabel] != "" {
 		return true
 	}
-	template := templateOf(claim, o.set.Name)
+	return o.hasTemplate(templateOf(claim, o.set.Name))
+}
+
+// hasTemplate reports whether some revision has a claim template of this name.
+func (o *observation) hasTemplate(name string) bool {
 	for _, templates := range o.snapshot.Templates {
-		if slices.ContainsFunc(templates, func(t setplan.ClaimTemplate) bool { return t.Name == template }) {
+		if slices.ContainsFunc(templates, func(t setplan.ClaimTemplate) bool { return t.Name == name }) {
 			return true
 		}
 	}
@@ -414,7 +418,7 @@ func (w claimWriter) mountClaims(
 		}
 		claim := newClaim(o, t, c.ID)
 		err := w.client.Create(ctx, claim)
-		countAction("create-claim", err)
+		countAction(actionCreateClaim, err)
 		if err != nil {
 			o.memory.claims.verified.Store(false)
 			return fmt.Errorf("creating claim %s of instance ID %d: %w", t.Name, c.ID,
@@ -487,32 +491,31 @@ func claimMeta(object metav1.Object) *corev1.PersistentVolumeClaim {
 // applyClaims changes, adopts, releases and deletes the claims that the plan names.
 func (w claimWriter) applyClaims(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
 	var actions []action
-	var made, updated, deleted atomic.Int32
-	counted := func(n *atomic.Int32, do func() error) func() error {
-		return func() error {
-			err := do()
+	made, updated, deleted := 0, 0, 0
+	count := func(n *int) func(error) {
+		return func(err error) {
 			if err == nil {
-				n.Add(1)
+				*n++
 			}
-			return err
 		}
 	}
 	for _, c := range plan.ClaimCreations {
-		actions = append(actions, action{"create-claim", &out.ScaleOut, func() error {
-			created, err := w.makeClaimAgain(ctx, o, c)
-			if created {
-				made.Add(1)
-			}
-			return err
-		}})
+		created := false
+		actions = append(actions, action{name: actionCreateClaim, into: &out.ScaleOut,
+			do: func() (err error) { created, err = w.makeClaimAgain(ctx, o, c); return err },
+			done: func(error) {
+				if created {
+					made++
+				}
+			}})
 	}
 	for _, u := range plan.ClaimUpdates {
-		actions = append(actions, action{"update-claim", &out.Update,
-			counted(&updated, func() error { return w.updateClaim(ctx, o, u) })})
+		actions = append(actions, action{name: "update-claim", into: &out.Update,
+			do: func() error { return w.updateClaim(ctx, o, u) }, done: count(&updated)})
 	}
 	for _, c := range plan.ClaimAdoptions {
 		refs := []metav1.OwnerReference{ownerReference(o.set)}
-		actions = append(actions, action{"adopt-claim", &out.Update, func() error {
+		actions = append(actions, action{name: "adopt-claim", into: &out.Update, do: func() error {
 			return w.patchClaim(ctx, o, c, map[string]any{"ownerReferences": append(refsOfOthers(o.claims[c.Name], o.set),
 				refs...)}, nil)
 		}})
@@ -522,31 +525,30 @@ func (w claimWriter) applyClaims(ctx context.Context, o *observation, plan *setp
 		into = &out.Reclaim
 	}
 	for _, c := range plan.ClaimReleases {
-		actions = append(actions, action{"release-claim", into, func() error {
+		actions = append(actions, action{name: "release-claim", into: into, do: func() error {
 			return w.patchClaim(ctx, o, c, map[string]any{"ownerReferences": refsOfOthers(o.claims[c.Name], o.set)}, nil)
 		}})
 	}
 	for _, c := range plan.ClaimRepairs {
-		actions = append(actions, action{"repair-claim", &out.Update, func() error { return w.repairClaim(ctx, o, c) }})
+		actions = append(actions, action{name: "repair-claim", into: &out.Update,
+			do: func() error { return w.repairClaim(ctx, o, c) }})
 	}
 	for _, c := range plan.ClaimDeletions {
-		actions = append(actions, action{"delete-claim", &out.ScaleIn,
-			counted(&deleted, func() error { return w.deleteClaim(ctx, o, c) })})
+		actions = append(actions, action{name: "delete-claim", into: &out.ScaleIn,
+			do: func() error { return w.deleteClaim(ctx, o, c) }, done: count(&deleted)})
 	}
-	if run(ctx, actions) {
-		out.conflict = true
-	}
-	if n := made.Load(); n > 0 {
+	out.conflict = run(ctx, actions) || out.conflict
+	if made > 0 {
 		w.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ClaimsMadeAgain", "CreateClaims",
-			"made %d claims that were missing, for Pods that wait for them; they are empty", n)
+			"made %d claims that were missing, for Pods that wait for them; they are empty", made)
 	}
-	if n := deleted.Load(); n > 0 {
+	if deleted > 0 {
 		w.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ClaimsDeleted", "DeleteClaims",
-			"deleted %d claims, as persistentVolumeClaimRetentionPolicy says", n)
+			"deleted %d claims, as persistentVolumeClaimRetentionPolicy says", deleted)
 	}
-	if n := updated.Load(); n > 0 {
+	if updated > 0 {
 		w.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ExpandingVolumes", "UpdateClaims",
-			"brought %d claims in line with their templates", n)
+			"brought %d claims in line with their templates", updated)
 	}
 }
 
@@ -627,23 +629,15 @@ func (w claimWriter) updateClaim(ctx context.Context, o *observation, u setplan.
 	}
 	err := w.patchClaim(ctx, o, u.Claim, metadata, spec)
 	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
+		rejection, _ := failures.RejectionIn(err)
 		o.memory.claims.refuse(u.Claim.UID, refusal{
-			hash: u.Template.Hash, phase: o.claims[u.Claim.Name].Status.Phase, answer: answerOf(err),
+			hash: u.Template.Hash, phase: o.claims[u.Claim.Name].Status.Phase, answer: rejection.Why,
 			until: w.clock.Now().Add(retryRefused),
 		})
 		log.FromContext(ctx).Info("a claim cannot be expanded", "claim", u.Claim.Name, "answer", err.Error())
-		return fmt.Errorf("%w: %w", errRefused, err)
+		return fmt.Errorf("%w: %w", errNotTaken, err)
 	}
 	return err
-}
-
-// answerOf is what the API server said, without what was asked.
-func answerOf(err error) string {
-	var status apierrors.APIStatus
-	if errors.As(err, &status) {
-		return failures.Steady(status.Status().Message)
-	}
-	return failures.Text(err)
 }
 
 func (w claimWriter) deleteClaim(ctx context.Context, o *observation, c *setplan.Claim) error {
@@ -694,22 +688,15 @@ func withoutClaims(forcing []string) []string {
 }
 
 // recordClaimTurns tells once of what is odd about claims, and when it is over.
-func (r reporter) recordClaimTurns(set *appsv1alpha1.CollaSet, before, after []appsv1alpha1.Blocker) {
-	find := func(in []appsv1alpha1.Blocker, reason string) *appsv1alpha1.Blocker {
-		for i := range in {
-			if in[i].Reason == reason {
-				return &in[i]
-			}
-		}
-		return nil
-	}
+func (r reporter) recordClaimTurns(set *appsv1alpha1.CollaSet, after *appsv1alpha1.CollaSetStatus) {
+	before := &set.Status
 	for _, reason := range []string{setplan.BlockExpansionRefused, setplan.NoteCannotShrink, setplan.NoteTemplateKept,
 		setplan.NoteClaimLost, setplan.BlockClaimTerminating} {
-		if b := find(after, reason); b != nil && find(before, reason) == nil {
+		if b := blockerOf(after, reason); b != nil && blockerOf(before, reason) == nil {
 			r.events.Eventf(set, nil, corev1.EventTypeWarning, reason, "CheckClaims", "%s", note(b.Message))
 		}
 	}
-	if find(before, setplan.NoteExpanding) != nil && find(after, setplan.NoteExpanding) == nil {
+	if blockerOf(before, setplan.NoteExpanding) != nil && blockerOf(after, setplan.NoteExpanding) == nil {
 		r.events.Eventf(set, nil, corev1.EventTypeNormal, "VolumesExpanded", "CheckClaims",
 			"all volumes have the size that their claims ask for")
 	}

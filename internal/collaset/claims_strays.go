@@ -76,12 +76,7 @@ func listClaims(ctx context.Context, live client.Reader, o *observation) (behind
 	if err := live.List(ctx, list, client.InNamespace(o.set.Namespace)); err != nil {
 		return false, fmt.Errorf("making sure that no claim is made twice: %w", err)
 	}
-	mounted := map[string]bool{}
-	for i := range o.snapshot.Pods {
-		for _, m := range o.snapshot.Pods[i].Mounts {
-			mounted[m.Claim] = true
-		}
-	}
+	mounted := o.mounted()
 	for i := range list.Items {
 		claim := &list.Items[i]
 		switch {
@@ -158,17 +153,10 @@ func (k *knownClaims) knows(claim metav1.Object) bool {
 // strayTemplate is the template that a claim was made from by its name, if some revision has one of that name.
 func strayTemplate(o *observation, claim client.Object) (template string, known bool) {
 	name, ok := strings.CutPrefix(claimBase(claim), o.set.Name+"-")
-	if !ok {
+	if !ok || !o.hasTemplate(name) {
 		return "", false
 	}
-	for _, templates := range o.snapshot.Templates {
-		for i := range templates {
-			if templates[i].Name == name {
-				return name, true
-			}
-		}
-	}
-	return "", false
+	return name, true
 }
 
 // identifyClaim finds out the instance ID and the template of a claim: by its labels, by what was known of it, by the

@@ -217,10 +217,14 @@ func TestAMissingClaimIsMadeAgain(t *testing.T) {
 		w.see()
 	}
 	lose()
-	w.refuse = refusing("create PersistentVolumeClaim", errAway)
-	_, err := w.reconcile()
-	require.ErrorContains(t, err, claim.Name+" of Pod "+pod.Name)
-	w.forget()
+	var err error
+	for _, answer := range []error{errAway, apierrors.NewNotFound(claimsResource, "what it needs")} {
+		w.refuse = refusing("create PersistentVolumeClaim", answer)
+		_, err = w.reconcile()
+		require.ErrorContains(t, err, claim.Name+" of Pod "+pod.Name)
+		w.forget()
+		w.see()
+	}
 	w.settle()
 	again := w.claims()
 	require.Len(t, again, 1)

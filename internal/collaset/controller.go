@@ -19,7 +19,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	lifecyclev1alpha1 "k8s.io/api/lifecycle/v1alpha1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -119,7 +118,7 @@ func cacheOptions(pods *podcache.Store) cache.Options {
 	return cache.Options{NewInformer: pods.NewInformer, ByObject: map[client.Object]cache.ByObject{
 		&corev1.Pod{}:                   {Label: managed, Transform: stripPod},
 		&corev1.PersistentVolumeClaim{}: {Label: managed},
-		&corev1.Node{}:                  {Transform: stripNode}, // of its metadata, too
+		&corev1.Node{}:                  {Transform: stripNode},
 	}}
 }
 
@@ -237,8 +236,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 		protocol: own.podOpsLifecycle, conventions: own.conventions(),
 		window: newWindow(own.limits, clock.RealClock{}),
 		memory: newMemory(),
-		nodes:  &nodes{cache: mgr.GetCache()},
-		drains: &drains{cache: mgr.GetCache(), sets: mgr.GetClient()},
+		nodes:  &nodes{cache: mgr.GetCache(), sets: mgr.GetClient()},
 	}
 	r.serverCan = revision.OnlyImages(own.conventions() == setplan.KuperatorV07, own.restart.With(detector.Capabilities))
 	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind),
@@ -285,7 +283,7 @@ func addController(ctx context.Context, mgr ctrl.Manager, r *reconciler) error {
 			builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, configurationChanged()))).
 		Watches(&corev1.Pod{}, events.podEvents(owner), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		WatchesRawSource(source.Func(r.window.keepQueue)).
-		WatchesRawSource(source.Func(r.drains.keepQueue)).
+		WatchesRawSource(source.Func(r.nodes.keepQueue)).
 		Watches(&appsv1.ControllerRevision{}, owner, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		Watches(&appsv1alpha1.ResourceContext{}, handler.EnqueueRequestsFromMapFunc(events.usersOf)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(claimUsers),
@@ -301,8 +299,8 @@ func podOwner(object any) ([]string, error) {
 		return nil, fmt.Errorf("%T is no Pod", object)
 	}
 	var owners []string
-	for _, uid := range ownerOf(pod) {
-		owners = append(owners, ownedBy(pod.Namespace, types.UID(uid)))
+	if _, uid, owned := setOf(pod); owned {
+		owners = append(owners, ownedBy(pod.Namespace, uid))
 	}
 	if isFree(pod) {
 		owners = append(owners, ownedBy(pod.Namespace, ""))
@@ -313,11 +311,3 @@ func podOwner(object any) ([]string, error) {
 // ownedBy is how Pods of a CollaSet are indexed, and, under no UID, those that isFree reports. An object of another
 // namespace that names its UID is not owned.
 func ownedBy(namespace string, set types.UID) string { return namespace + "/" + string(set) }
-
-// ownerOf is the UID of the CollaSet that controls the object, if one does.
-func ownerOf(object client.Object) []string {
-	if ref := metav1.GetControllerOf(object); ref != nil && ref.Kind == appsv1alpha1.CollaSetKind {
-		return []string{string(ref.UID)}
-	}
-	return nil
-}

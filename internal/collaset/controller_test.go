@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -151,7 +152,7 @@ func TestCacheKeepsWhatIsRead(t *testing.T) {
 			assert.Empty(t, cmp.Diff(podOf(pod, labels.Everything()), podOf(kept, labels.Everything())))
 			assert.Equal(t, string(change.Patch(pod, "web-2", nil)), string(change.Patch(kept, "web-2", nil)))
 			assert.Equal(t, string(revision.ResizePatch(pod)), string(revision.ResizePatch(kept)))
-			assert.Equal(t, ownerOf(pod), ownerOf(kept))
+			assert.Equal(t, pod.OwnerReferences, kept.OwnerReferences)
 			again, err := stripPod(kept.DeepCopy())
 			require.NoError(t, err)
 			assert.Empty(t, cmp.Diff(kept, again), "it can be done twice")
@@ -219,14 +220,18 @@ func TestCacheHoldsManagedPodsOnly(t *testing.T) {
 	assert.Empty(t, other.(client.Object).GetManagedFields())
 }
 
-func TestOwnerOf(t *testing.T) {
+func TestSetOf(t *testing.T) {
 	pod := fullPod()
-	assert.Equal(t, []string{"web"}, ownerOf(pod))
+	_, uid, owned := setOf(pod)
+	assert.True(t, owned)
+	assert.Equal(t, types.UID("web"), uid)
 	pod.OwnerReferences[0].Controller = nil
-	assert.Empty(t, ownerOf(pod), "it does not control it")
+	_, _, owned = setOf(pod)
+	assert.False(t, owned, "it does not control it")
 	pod = fullPod()
 	pod.OwnerReferences[0].Kind = "ReplicaSet"
-	assert.Empty(t, ownerOf(pod))
+	_, _, owned = setOf(pod)
+	assert.False(t, owned)
 }
 
 func TestNamePrefix(t *testing.T) {

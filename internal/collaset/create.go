@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
-	"sync"
 
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -49,21 +49,18 @@ func (a applier) createInBatches(ctx context.Context, o *observation, plan *setp
 	}
 	var refused []setplan.Creation
 	for start, batch := 0, 1; start < len(plan.Creations) && out.ScaleOut == nil; start, batch = start+batch, batch*2 {
-		var mu sync.Mutex
 		var actions []action
 		for _, c := range plan.Creations[start:min(start+batch, len(plan.Creations))] {
-			actions = append(actions, action{actionCreate, &out.ScaleOut, func() error {
-				err := a.createPod(ctx, o, c)
-				mu.Lock()
-				defer mu.Unlock()
-				if err == nil && c.Origin == "" {
-					out.created++
-				}
-				if apierrors.IsInvalid(err) && c.Advance && c.Revision != o.history.updated {
-					refused = append(refused, c)
-				}
-				return err
-			}})
+			actions = append(actions, action{name: actionCreate, into: &out.ScaleOut,
+				do: func() error { return a.createPod(ctx, o, c) },
+				done: func(err error) {
+					if err == nil && c.Origin == "" {
+						out.created++
+					}
+					if apierrors.IsInvalid(err) && c.Advance && c.Revision != o.history.updated {
+						refused = append(refused, c)
+					}
+				}})
 		}
 		out.conflict = run(ctx, actions) || out.conflict
 	}
@@ -91,12 +88,8 @@ func (w entryWriter) advance(
 			if c.ID != e.ID {
 				continue
 			}
-			data := map[string]string{}
-			for k, v := range e.Data {
-				data[k] = v
-			}
-			data[appsv1alpha1.ContextRevision] = o.history.updated
-			moved[i].Data = data
+			moved[i].Data = maps.Clone(e.Data)
+			moved[i].Data[appsv1alpha1.ContextRevision] = o.history.updated
 		}
 	}
 	return w.storeEntries(ctx, o, moved)
@@ -111,7 +104,7 @@ func (a applier) createPod(ctx context.Context, o *observation, c setplan.Creati
 		return err
 	}
 	err = a.client.Create(ctx, pod)
-	if !c.Fresh && c.Origin == "" { // others are no successors, and may be refused for their number
+	if !c.FirstOfID && c.Origin == "" { // others are no successors, and may be refused for their number
 		_ = trials{a.server}.took(ctx, o, setplan.Trial{Write: setplan.TrialCreate, To: c.Form()}, err)
 	}
 	if c.Origin != "" {
@@ -158,7 +151,7 @@ func (s *server) newPod(
 	labels[appsv1alpha1.InstanceIDLabel] = strconv.Itoa(c.ID)
 	labels[appsv1.ControllerRevisionHashLabelKey] = c.Revision
 	mark := podops.RecreatedLabel
-	if c.Fresh || c.Origin != "" {
+	if c.FirstOfID || c.Origin != "" {
 		mark = podops.CreatingLabel
 	}
 	labels[mark] = podops.Stamp(s.clock.Now())
@@ -178,7 +171,7 @@ func (s *server) newPod(
 	}
 	if o.snapshot.Protocol {
 		addGate(spec)
-		if s.evictions != nil && s.evictions.Load() {
+		if s.evictions.Load() {
 			addResponder(spec)
 		}
 	}

@@ -36,9 +36,5 @@ func (c *createBackoff) attempted(err error, some bool, now time.Time, generatio
 		*c = createBackoff{}
 	}
 	c.failures, c.generation, c.err = c.failures+1, generation, err
-	wait := firstAttemptIn
-	for i := 2; i < c.failures && wait < lastAttemptIn; i++ {
-		wait *= 2
-	}
-	c.next = now.Add(min(wait, lastAttemptIn))
+	c.next = now.Add(min(firstAttemptIn<<min(max(c.failures-2, 0), 20), lastAttemptIn))
 }

@@ -69,13 +69,7 @@ func (e ending) wait() time.Duration {
 	if e.count < 2 {
 		return 0
 	}
-	wait := firstAgain
-	for range e.count - 2 {
-		if wait *= 2; wait >= longestAgain {
-			return longestAgain
-		}
-	}
-	return wait
+	return min(firstAgain<<min(e.count-2, 20), longestAgain)
 }
 
 // ended says how a Pod ended: what the kubelet says of the Pod, or of the first container that failed.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -79,9 +80,7 @@ func (r revisions) observe(
 			return nil, err
 		}
 	}
-	if set.Status.CollisionCount != nil {
-		h.collisions = *set.Status.CollisionCount
-	}
+	h.collisions = ptr.Deref(set.Status.CollisionCount, 0)
 	slices.SortFunc(h.list, func(a, b appsv1.ControllerRevision) int {
 		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Name, b.Name))
 	})
@@ -336,10 +335,7 @@ func (h *history) explain(m *knownRevisions, can revision.Capabilities) {
 // pruneHistory deletes the oldest unused revisions, beyond the limit. A revision is used if a Pod, an entry of the
 // ResourceContext or status names it.
 func (r revisions) pruneHistory(ctx context.Context, o *observation, plan *setplan.Plan) error {
-	limit := defaultHistoryLimit
-	if o.set.Spec.HistoryLimit != nil {
-		limit = int(*o.set.Spec.HistoryLimit)
-	}
+	limit := int(ptr.Deref(o.set.Spec.HistoryLimit, defaultHistoryLimit))
 	// What Pods bring that are being included is used as soon as they are seen.
 	if o.set.DeletionTimestamp != nil || len(plan.Inclusions) > 0 || len(o.history.list) <= limit+1 {
 		return nil

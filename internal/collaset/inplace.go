@@ -14,14 +14,6 @@ import (
 	"kusionstack.io/kuperator/internal/revision"
 )
 
-// capabilities are what the API server lets change on a running Pod.
-func (r *reconciler) capabilities(ctx context.Context) (revision.Capabilities, error) {
-	if r.serverCan == nil {
-		return revision.Capabilities{}, nil
-	}
-	return r.serverCan(ctx)
-}
-
 // change brings a Pod to its goal in place: the Pod first, with the record of what has to follow, and then
 // its resources. If the second write does not come about, the record asks for it again.
 func (s podStepper) change(ctx context.Context, o *observation, c setplan.PodChange) error {

@@ -270,7 +270,7 @@ func TestTolerationsAreAddedToThoseOfThePod(t *testing.T) {
 
 func TestChangesAreExplainedAnewWhenTheServerCanDoMore(t *testing.T) {
 	w := sized(t, 1)
-	w.r.serverCan = func(context.Context) (revision.Capabilities, error) { return revision.Capabilities{}, nil }
+	w.r.serverCan = canLeast
 	w.change(both(cpuRequest("200m"), func(s *appsv1alpha1.CollaSetSpec) {
 		s.UpdateStrategy.PodUpdatePolicy = appsv1alpha1.PodUpdateInPlaceOnly
 	}))

@@ -4,8 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strconv"
-	"sync"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -76,10 +76,9 @@ type membership struct {
 func newMembership(pod *setplan.Pod, change podops.Change, owners []metav1.OwnerReference) membership {
 	var m membership
 	m.Metadata.UID, m.Metadata.ResourceVersion, m.Metadata.OwnerReferences = pod.UID(), pod.View.ResourceVersion, owners
-	m.Metadata.Labels, m.Metadata.Annotations = change.Labels, change.Annotations
-	if m.Metadata.Labels == nil {
-		m.Metadata.Labels = map[string]*string{}
-	}
+	m.Metadata.Labels, m.Metadata.Annotations = map[string]*string{}, map[string]*string{}
+	maps.Copy(m.Metadata.Labels, change.Labels)
+	maps.Copy(m.Metadata.Annotations, change.Annotations)
 	return m
 }
 
@@ -89,18 +88,20 @@ type memberWriter struct{ claimWriter }
 // exclude releases Pods and reports whether all of them were released, so that entries may follow. Our operation on a
 // Pod is undone and the owner reference goes in one write; lifecycle-controller brings the Pod back into service.
 func (w memberWriter) exclude(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) (all bool) {
-	var mu sync.Mutex
 	actions := make([]action, 0, len(plan.Exclusions))
 	for _, pod := range plan.Exclusions {
-		actions = append(actions, action{"exclude", &out.ScaleIn, func() error {
-			if err := w.excludePod(ctx, o, pod); err != nil {
-				return fmt.Errorf("excluding Pod %s: %w", pod.Name(), err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			out.excluded = append(out.excluded, pod.Name())
-			return nil
-		}})
+		actions = append(actions, action{name: "exclude", into: &out.ScaleIn,
+			do: func() error {
+				if err := w.excludePod(ctx, o, pod); err != nil {
+					return fmt.Errorf("excluding Pod %s: %w", pod.Name(), err)
+				}
+				return nil
+			},
+			done: func(err error) {
+				if err == nil {
+					out.excluded = append(out.excluded, pod.Name())
+				}
+			}})
 	}
 	out.conflict = run(ctx, actions) || out.conflict
 	return len(out.excluded) == len(plan.Exclusions)
@@ -117,16 +118,7 @@ func (w memberWriter) excludePod(ctx context.Context, o *observation, pod *setpl
 	if pod.Recorded {
 		change.Annotations = map[string]*string{appsv1alpha1.LastPodStatusAnnotation: nil}
 	}
-	owners := []metav1.OwnerReference{}
-	for _, ref := range o.pod(pod.Name()).OwnerReferences {
-		if ref.UID != o.set.UID {
-			owners = append(owners, ref)
-		}
-	}
-	m := newMembership(pod, change, owners)
-	if m.Metadata.Annotations == nil {
-		m.Metadata.Annotations = map[string]*string{}
-	}
+	m := newMembership(pod, change, refsWithout(o.pod(pod.Name()), o.set.UID))
 	orphaned := appsv1alpha1.OrphanedValue
 	m.Metadata.Labels[appsv1alpha1.OrphanedLabel] = &orphaned
 	if pod.Excluded {
@@ -151,23 +143,25 @@ func (w memberWriter) excludePod(ctx context.Context, o *observation, pod *setpl
 
 // include takes Pods in.
 func (w memberWriter) include(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
-	var mu sync.Mutex
 	actions := make([]action, 0, len(plan.Inclusions))
 	for _, i := range plan.Inclusions {
 		// One after the other: they may bring the same revision.
 		revision, err := revisions{w.server}.bring(ctx, o, i.Pod)
-		actions = append(actions, action{"include", &out.ScaleOut, func() error {
-			if err == nil {
-				err = w.includePod(ctx, o, i, revision)
-			}
-			if err != nil {
-				return fmt.Errorf("including Pod %s: %w", i.Pod.Name(), err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			out.included = append(out.included, i.Pod.Name())
-			return nil
-		}})
+		actions = append(actions, action{name: "include", into: &out.ScaleOut,
+			do: func() error {
+				if err == nil {
+					err = w.includePod(ctx, o, i, revision)
+				}
+				if err != nil {
+					return fmt.Errorf("including Pod %s: %w", i.Pod.Name(), err)
+				}
+				return nil
+			},
+			done: func(err error) {
+				if err == nil {
+					out.included = append(out.included, i.Pod.Name())
+				}
+			}})
 	}
 	out.conflict = run(ctx, actions) || out.conflict
 }

@@ -17,10 +17,10 @@ import (
 var (
 	actionsMetric = metric.Metric{
 		Name: "kuperator_collaset_actions_total", Kind: metric.Counter, Unit: "writes",
-		Help: "Writes of Pods, claims and ResourceContexts by action and result. An action that never happened has no series.",
+		Help: "Writes of Pods, claims and ResourceContexts, and dry runs of writes of Pods (try), by action and result. An action that never happened has no series.",
 		Labels: []metric.Label{
 			{Name: "action",
-				Values: "create, delete, begin, change, resize, finish, cancel, mark, relabel, exclude, include, repair, adopt, store, create-claim, update-claim, adopt-claim, release-claim, repair-claim, delete-claim, names"},
+				Values: "create, delete, begin, change, resize, finish, cancel, mark, relabel, exclude, include, repair, adopt, store, create-claim, update-claim, adopt-claim, release-claim, repair-claim, delete-claim, names, try"},
 			{Name: "result", Values: "done, conflict, failed"},
 		},
 	}

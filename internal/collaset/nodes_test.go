@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"kusionstack.io/kuperator/internal/collaset/setplan"
+	"kusionstack.io/kuperator/internal/drain"
 )
 
 // TestDomainsWithoutNodes has no cache of nodes, as where they may not be read.
@@ -49,12 +50,16 @@ func TestDomainsWithoutNodes(t *testing.T) {
 }
 
 func TestNodesAreStripped(t *testing.T) {
-	node := nodeMeta()
-	node.Name, node.Labels, node.Annotations = "n", map[string]string{"rack": "a"}, map[string]string{"long": "text"}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"rack": "a"},
+		Annotations: map[string]string{"long": "text"}}}
+	node.Spec.Unschedulable = true
+	node.Status.Conditions = []corev1.NodeCondition{{Type: "DrainScheduled", Status: corev1.ConditionTrue}}
+	whole := drain.NodeOf(node)
 	stripped, err := stripNode(node)
 	require.NoError(t, err)
-	kept := stripped.(*metav1.PartialObjectMetadata)
+	kept := stripped.(*corev1.Node)
 	assert.Equal(t, "a", kept.Labels["rack"])
+	assert.Equal(t, whole, drain.NodeOf(kept))
 	assert.Empty(t, kept.Annotations)
 	other, err := stripNode(&corev1.Pod{})
 	require.NoError(t, err)

@@ -79,7 +79,7 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 		set: set, memory: r.memory.of(key, set.UID), candidates: map[string]*corev1.Pod{},
 		claims: map[string]*corev1.PersistentVolumeClaim{},
 	}
-	h, err := revisions{r.server}.observe(ctx, set, &o.memory.revisions, r.capabilities)
+	h, err := revisions{r.server}.observe(ctx, set, &o.memory.revisions, r.serverCan)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 		return nil, err
 	}
 	o.observeTopology(ctx, r.nodes)
-	o.observeNodes(ctx, r.drains)
+	o.observeNodes(ctx, r.nodes)
 	if err := observeCandidates(ctx, r.client, r.live, o); err != nil {
 		return nil, err
 	}

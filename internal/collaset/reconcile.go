@@ -35,7 +35,7 @@ type server struct {
 	clock  clock.PassiveClock
 	// clearFields has every patch of a Pod clear its metadata.managedFields.
 	clearFields bool
-	// evictions tells whether the API server serves Evictions (KEP-4563). Nil: it is not known to.
+	// evictions tells whether the API server serves Evictions (KEP-4563).
 	evictions *atomic.Bool
 }
 
@@ -43,15 +43,13 @@ type server struct {
 type reconciler struct {
 	*server
 	cached   podReader
-	pools    pools
 	protocol bool
 	// conventions are those by which specs are read.
 	conventions setplan.Conventions
 	memory      *stateCache
-	// serverCan tells what the API server lets change on a running Pod; nil: the least.
+	// serverCan tells what the API server lets change on a running Pod.
 	serverCan func(context.Context) (revision.Capabilities, error)
 	nodes     *nodes
-	drains    *drains
 	// window says which Pods begin their update when, within limits.
 	window *window
 }
@@ -124,7 +122,7 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	m.follow(o, &plan)
 	chosen := r.window.planned(key, setplan.WindowPlanOf(&o.snapshot, &plan))
 	plan.Admit(func(pod types.UID) bool { return chosen[pod] })
-	writing := applier{claimWriter{r.server}, entryWriter{r.server, &r.pools}, r.window}
+	writing := applier{claimWriter{r.server}, entryWriter{r.server}, r.window}
 	applied := writing.apply(ctx, o, &plan)
 	applied.Update = errors.Join(applied.Update, untried)
 	if plan.Release && set.DeletionTimestamp != nil {
@@ -153,8 +151,7 @@ func (r *reconciler) hold(ctx context.Context, set *appsv1alpha1.CollaSet) error
 	}
 	before := set.DeepCopy()
 	controllerutil.AddFinalizer(set, appsv1alpha1.CollaSetFinalizer)
-	if err := r.client.Patch(ctx, set, client.MergeFromWithOptions(before,
-		client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := r.client.Patch(ctx, set, optimisticPatch(before)); err != nil {
 		return fmt.Errorf("adding the finalizer: %w", err)
 	}
 	r.writes.Wrote(client.ObjectKeyFromObject(set), set)

@@ -489,7 +489,7 @@ func TestRevisionIsMadeOfWhatIsStored(t *testing.T) {
 	require.NoError(t, w.store.Update(t.Context(), set))
 	cached := &appsv1alpha1.CollaSet{}
 	require.NoError(t, w.cache.Get(t.Context(), key, cached))
-	_, err := revisions{w.r.server}.observe(t.Context(), cached, &knownRevisions{}, w.r.capabilities)
+	_, err := revisions{w.r.server}.observe(t.Context(), cached, &knownRevisions{}, w.r.serverCan)
 	require.ErrorIs(t, err, errStale, "the cache is a generation behind")
 	assert.Empty(t, w.written)
 }

@@ -104,7 +104,7 @@ func (r reporter) updateStatus(
 		return 0, client.IgnoreNotFound(err)
 	}
 	o.memory.status.at = now
-	r.recordClaimTurns(o.set, o.set.Status.Blockers, status.Blockers)
+	r.recordClaimTurns(o.set, &status)
 	r.recordTurns(o, &status)
 	if !equality.Semantic.DeepEqual(o.set.Status.Halted, status.Halted) {
 		// What it means for Pods is decided on the status that is stored, and storing it causes no reconcile.

@@ -113,7 +113,7 @@ func TestADecisionThatFailedIsMadeAgain(t *testing.T) {
 	w.r.serverCan = func(context.Context) (revision.Capabilities, error) { return revision.Capabilities{}, errAway }
 	_, err := w.reconcile()
 	require.ErrorIs(t, err, errAway)
-	w.r.serverCan = nil
+	w.r.serverCan = canLeast
 	w.looks()
 	require.Len(t, w.pods(), 3)
 }

@@ -19,7 +19,6 @@ import (
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -86,7 +85,7 @@ func (w *window) carryOut(a setplan.Answer) {
 		w.pods.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: c.Set.Namespace, Name: c.Pod.Name}})
 	}
 	if a.Look > 0 {
-		addAfter(w.pods, lookAtWindow, a.Look)
+		w.pods.AddAfter(lookAtWindow, a.Look)
 	}
 }
 
@@ -171,7 +170,7 @@ func (w *window) once(o *observation, pod *setplan.Pod, begun *podops.View, do f
 // decideAfter has a CollaSet decided on after a while.
 func (w *window) decideAfter(set types.NamespacedName, wait time.Duration) {
 	if q := w.decisions.Load(); q != nil {
-		addAfter(*q, reconcile.Request{NamespacedName: set}, wait)
+		(*q).AddAfter(reconcile.Request{NamespacedName: set}, wait)
 	}
 }
 
@@ -275,7 +274,7 @@ func (l listener) podEvents(owner handler.EventHandler) handler.EventHandler {
 				if m != nil {
 					m.strays.identities.relabelled(e.ObjectNew.GetUID(), saysOf(e.ObjectOld), saysOf(e.ObjectNew))
 				}
-				addAfter(q, reconcile.Request{NamespacedName: after}, l.window.untilDecision(after, m))
+				q.AddAfter(reconcile.Request{NamespacedName: after}, l.window.untilDecision(after, m))
 				return
 			}
 			l.noteDangling(e.ObjectOld)
@@ -302,14 +301,6 @@ func (l listener) noteEnd(e event.DeleteEvent) {
 			m.strays.identities.left(e.Object.GetUID())
 		}
 	}
-}
-
-func addAfter(q queue, request reconcile.Request, wait time.Duration) {
-	if pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
-		pq.AddWithOpts(priorityqueue.AddOpts{After: wait}, request)
-		return
-	}
-	q.AddAfter(request, wait)
 }
 
 // podReconciler makes the step that is due on one Pod, by what the last decision about its set says.
@@ -373,7 +364,7 @@ func (r *podReconciler) step(ctx context.Context, name types.NamespacedName) (co
 	}
 	do := func(name string, write func() error) (bool, error) {
 		var failed error
-		conflict := run(ctx, []action{{name, &failed, write}})
+		conflict := run(ctx, []action{{name: name, into: &failed, do: write}})
 		return conflict, failed
 	}
 	switch {

@@ -207,7 +207,6 @@ func (w memberWriter) repair(ctx context.Context, o *observation, plan *setplan.
 			return
 		}
 	}
-	var mu sync.Mutex
 	look := false
 	actions := make([]action, 0, len(plan.Repairs))
 	for i := range plan.Repairs {
@@ -216,17 +215,19 @@ func (w memberWriter) repair(ctx context.Context, o *observation, plan *setplan.
 		if p.Adopt {
 			name = "adopt"
 		}
-		actions = append(actions, action{name, &out.ScaleOut, func() error {
-			err := w.repairPod(ctx, o, p)
-			mu.Lock()
-			defer mu.Unlock()
-			look = look || p.Unmanaged && (err == nil || oldView(name, err))
-			if err != nil {
-				return fmt.Errorf("taking Pod %s back: %w", p.Pod.Name(), err)
-			}
-			out.repaired = append(out.repaired, *p)
-			return nil
-		}})
+		actions = append(actions, action{name: name, into: &out.ScaleOut,
+			do: func() error {
+				if err := w.repairPod(ctx, o, p); err != nil {
+					return fmt.Errorf("taking Pod %s back: %w", p.Pod.Name(), err)
+				}
+				return nil
+			},
+			done: func(err error) {
+				look = look || p.Unmanaged && (err == nil || oldView(name, err))
+				if err == nil {
+					out.repaired = append(out.repaired, *p)
+				}
+			}})
 	}
 	out.conflict = run(ctx, actions) || out.conflict
 	if look {
@@ -346,7 +347,10 @@ func revisionBase(set *appsv1alpha1.CollaSet) string {
 // revisionOwner is an index function: the UID of the CollaSet that controls a revision, and what its name begins with,
 // which tells for whom it was made.
 func revisionOwner(object client.Object) []string {
-	keys := ownerOf(object)
+	var keys []string
+	if _, uid, owned := setOf(object); owned {
+		keys = append(keys, string(uid))
+	}
 	if base, ok := strings.CutSuffix(object.GetName(), "-"+object.GetLabels()[appsv1alpha1.RevisionHashLabel]); ok {
 		keys = append(keys, revisionKey(base))
 	}

@@ -41,6 +41,7 @@ import (
 	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/podcache"
+	"kusionstack.io/kuperator/internal/revision"
 )
 
 var key = types.NamespacedName{Namespace: "default", Name: "web"}
@@ -113,8 +114,8 @@ func newWorld(t *testing.T, protocol bool, objects ...client.Object) *world {
 	c := split{interceptor.NewClient(w.store, w.interceptors()), w.cache}
 	w.r = &reconciler{
 		server: &server{client: c, live: c.Client, writes: freshness.New(w.cache, w.clock),
-			events: events.NewFakeRecorder(1000), clock: w.clock},
-		cached: w, protocol: protocol, memory: newMemory(), window: newWindow(setplan.DefaultLimits(), w.clock),
+			events: events.NewFakeRecorder(1000), clock: w.clock, evictions: &atomic.Bool{}},
+		serverCan: canLeast, cached: w, protocol: protocol, memory: newMemory(), window: newWindow(setplan.DefaultLimits(), w.clock),
 	}
 	w.queued = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 	t.Cleanup(w.queued.ShutDown)
@@ -125,24 +126,30 @@ func newWorld(t *testing.T, protocol bool, objects ...client.Object) *world {
 func (w *world) fake(objects ...client.Object) client.WithWatch {
 	return fake.NewClientBuilder().WithScheme(w.scheme).WithTypeConverters(
 		managedfields.NewDeducedTypeConverter()).WithObjects(objects...).WithStatusSubresource(&appsv1alpha1.CollaSet{}).
-		WithIndex(&corev1.Pod{}, ownerIndex, ownerOf).WithIndex(&appsv1.ControllerRevision{}, ownerIndex, revisionOwner).
+		WithIndex(&corev1.Pod{}, ownerIndex, podOwners).WithIndex(&appsv1.ControllerRevision{}, ownerIndex, revisionOwner).
 		WithIndex(&corev1.PersistentVolumeClaim{}, claimIndex, claimKeys).WithIndex(&corev1.Pod{}, mountIndex, mountsOf).
 		WithIndex(&appsv1alpha1.CollaSet{}, poolIndex, poolOf).WithIndex(&appsv1alpha1.CollaSet{}, includeIndex,
 		includedBy).Build()
 }
 
+// canLeast is an API server that lets the least change on a running Pod.
+func canLeast(context.Context) (revision.Capabilities, error) { return revision.Capabilities{}, nil }
+
 // ByIndex reads Pods of a CollaSet from the cache.
 func (w *world) ByIndex(_, value string) ([]*podcache.Pod, error) {
 	namespace, uid, _ := strings.Cut(value, "/")
 	list := &corev1.PodList{}
+	err := w.cache.List(w.Context(), list, client.InNamespace(namespace), client.MatchingFields{ownerIndex: value})
 	if uid == "" {
-		err := w.cache.List(w.Context(), list, client.InNamespace(namespace))
 		list.Items = slices.DeleteFunc(list.Items,
-			func(pod corev1.Pod) bool { return !isFree(&pod) || pod.Labels[appsv1alpha1.ControlLabel] == "" })
-		return packed(list.Items), err
+			func(pod corev1.Pod) bool { return pod.Labels[appsv1alpha1.ControlLabel] == "" })
 	}
-	err := w.cache.List(w.Context(), list, client.InNamespace(namespace), client.MatchingFields{ownerIndex: uid})
 	return packed(list.Items), err
+}
+
+func podOwners(pod client.Object) []string {
+	owners, _ := podOwner(pod) //nolint:errcheck // it is a Pod
+	return owners
 }
 
 // packed are Pods as the cache keeps them.

@@ -20,11 +20,7 @@ const (
 // AskAgainIn is how long to wait after so many rejections of a write: a second, then twice as long each time, half a
 // minute at most.
 func AskAgainIn(rejections int) time.Duration {
-	wait := firstAskAgain
-	for i := 1; i < rejections && wait < lastAskAgain; i++ {
-		wait *= 2
-	}
-	return min(wait, lastAskAgain)
+	return min(firstAskAgain<<min(max(rejections-1, 0), 20), lastAskAgain)
 }
 
 // Rejection is why the API server does not take a write.

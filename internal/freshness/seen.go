@@ -3,8 +3,10 @@ package freshness
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -15,8 +17,22 @@ import (
 
 // target is an object that was written. One entry per object is enough: its last write is seen after all earlier ones.
 type target struct {
-	kind *kind // of its Tracker
-	key  types.NamespacedName
+	goType reflect.Type // a pointer; it tells the kind
+	key    types.NamespacedName
+}
+
+// targetOf finds Pods as such, whatever Go type an answer has: a cache of another type would be a second one.
+func targetOf(obj client.Object) target {
+	key := client.ObjectKeyFromObject(obj)
+	if obj.GetObjectKind().GroupVersionKind() == corev1.SchemeGroupVersion.WithKind("Pod") {
+		obj = &corev1.Pod{}
+	}
+	return target{goType: reflect.TypeOf(obj), key: key}
+}
+
+// empty is an object of the target's kind.
+func (t target) empty() client.Object {
+	return reflect.New(t.goType.Elem()).Interface().(client.Object) //nolint:forcetypeassert // it has an object's type
 }
 
 // write is what was last written to one object.
@@ -53,7 +69,7 @@ func (t *Tracker) seen(ctx context.Context, which target, w write, now time.Time
 	if now.Sub(w.at) >= GiveUpAfter {
 		return true, nil
 	}
-	store, err := t.store(ctx, which.kind.example)
+	store, err := t.store(ctx, which)
 	if err != nil {
 		return false, err
 	}
@@ -61,7 +77,7 @@ func (t *Tracker) seen(ctx context.Context, which target, w write, now time.Time
 	if store != nil {
 		reached = store.LastStoreSyncResourceVersion()
 	}
-	object, err := t.lookup(ctx, store, which.key, which.kind.example)
+	object, err := t.lookup(ctx, store, which)
 	if err != nil {
 		return false, err
 	}
@@ -78,13 +94,13 @@ func (t *Tracker) seen(ctx context.Context, which target, w write, now time.Time
 	}
 }
 
-// store is the informer's own store of the kind, or nil when the reader is no cache or has one store a namespace.
-func (t *Tracker) store(ctx context.Context, example client.Object) (toolscache.Store, error) {
+// store is the informer's own store of the target's kind, or nil when the reader is no cache or has one store a namespace.
+func (t *Tracker) store(ctx context.Context, which target) (toolscache.Store, error) {
 	informers, ok := t.cached.(cache.Informers)
 	if !ok {
 		return nil, nil
 	}
-	informer, err := informers.GetInformer(ctx, example, cache.BlockUntilSynced(false))
+	informer, err := informers.GetInformer(ctx, which.empty(), cache.BlockUntilSynced(false))
 	if err != nil {
 		return nil, err
 	}
@@ -95,21 +111,15 @@ func (t *Tracker) store(ctx context.Context, example client.Object) (toolscache.
 }
 
 // lookup is the object as the cache shows it, or nil. It may be the cache's own copy and must not be changed.
-func (t *Tracker) lookup(
-	ctx context.Context, store toolscache.Store, key types.NamespacedName, example client.Object,
-) (client.Object, error) {
+func (t *Tracker) lookup(ctx context.Context, store toolscache.Store, which target) (client.Object, error) {
 	if store == nil {
-		object := emptyLike(example)
-		if err := t.cached.Get(ctx, key, object); err != nil {
+		object := which.empty()
+		if err := t.cached.Get(ctx, which.key, object); err != nil {
 			return nil, client.IgnoreNotFound(err)
 		}
 		return object, nil
 	}
-	name := key.Name
-	if key.Namespace != "" {
-		name = key.Namespace + "/" + key.Name
-	}
-	found, exists, err := store.GetByKey(name)
+	found, exists, err := store.GetByKey(toolscache.NewObjectName(which.key.Namespace, which.key.Name).String())
 	if err != nil || !exists {
 		return nil, err
 	}

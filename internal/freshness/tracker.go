@@ -24,13 +24,15 @@
 //     that cannot say how far it has got. By then every watch has been renewed.
 //
 // Nothing here panics and nothing blocks; a resourceVersion that cannot be compared counts as seen. Record only writes
-// of kinds that the cache watches, and record them as soon as the API server has answered. A write whose answer was
-// lost is not recorded; the caller's preconditions and deterministic names keep that safe.
+// of kinds that the cache watches, in their Go types (a Pod may come in any), and record them as soon as the API server
+// has answered. A write whose answer was lost is not recorded; the caller's preconditions and deterministic names keep
+// that safe.
 package freshness
 
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -59,21 +61,17 @@ type Tracker struct {
 	clock  clock.PassiveClock
 
 	mu     sync.Mutex
-	kinds  map[kindKey]*kind
-	owners map[types.NamespacedName]*pending
+	owners map[types.NamespacedName]map[target]write
 	// waiting holds since when an owner is put off because of a write that the cache does not show.
 	waiting map[types.NamespacedName]time.Time
 }
 
 // New makes a Tracker for what cached shows: a manager's cache (mgr.GetCache(), best: it can say how far it has got),
-// its client, or a fake client in a test. A nil clk means the real clock.
+// its client, or a fake client in a test.
 func New(cached client.Reader, clk clock.PassiveClock) *Tracker {
-	if clk == nil {
-		clk = clock.RealClock{}
-	}
 	t := &Tracker{
 		cached: cached, clock: clk,
-		kinds: map[kindKey]*kind{}, owners: map[types.NamespacedName]*pending{},
+		owners:  map[types.NamespacedName]map[target]write{},
 		waiting: map[types.NamespacedName]time.Time{},
 	}
 	trackers.add(t)
@@ -110,21 +108,21 @@ func (t *Tracker) Forget(owner types.NamespacedName) {
 // error is the cache's own, such as a cache that is not started.
 func (t *Tracker) Unobserved(ctx context.Context, owner types.NamespacedName) (time.Duration, error) {
 	t.mu.Lock()
-	all := t.owners[owner].all()
+	all := maps.Clone(t.owners[owner])
 	t.mu.Unlock()
 
 	now := t.clock.Now()
 	var wait time.Duration
-	for _, p := range all {
-		seen, err := t.seen(ctx, p.which, p.last, now)
+	for which, last := range all {
+		seen, err := t.seen(ctx, which, last, now)
 		if err != nil {
-			return 0, fmt.Errorf("looking for the own write of %s %s in the cache: %w", p.which.kind.name, p.which.key, err)
+			return 0, fmt.Errorf("looking for the own write of %s %s in the cache: %w", which.goType, which.key, err)
 		}
 		if seen {
-			t.settle(owner, p)
+			t.settle(owner, which, last)
 			continue
 		}
-		wait = max(wait, min(max(now.Sub(p.last.at), shortestWait), longestWait))
+		wait = max(wait, min(max(now.Sub(last.at), shortestWait), longestWait))
 	}
 	t.measure(owner, now, wait)
 	return wait, nil
@@ -135,28 +133,28 @@ func (t *Tracker) record(owner types.NamespacedName, obj client.Object, w write)
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	which := target{kind: t.kind(obj), key: client.ObjectKeyFromObject(obj)}
+	which := targetOf(obj)
 	of := t.owners[owner]
 	if of == nil {
-		of = &pending{}
+		of = map[target]write{}
 		t.owners[owner] = of
 	}
-	if last, known := of.get(which); known && last.uid == w.uid {
+	if last, known := of[which]; known && last.uid == w.uid {
 		w = last.followedBy(w)
 	}
-	of.set(which, w)
+	of[which] = w
 }
 
 // settle drops a write that was seen, unless a later one of the same object was recorded meanwhile.
-func (t *Tracker) settle(owner types.NamespacedName, seen recorded) {
+func (t *Tracker) settle(owner types.NamespacedName, which target, seen write) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	of := t.owners[owner]
-	if last, known := of.get(seen.which); !known || last != seen.last {
+	if of[which] != seen {
 		return
 	}
-	of.remove(seen.which)
-	if of.empty() {
+	delete(of, which)
+	if len(of) == 0 {
 		delete(t.owners, owner)
 	}
 }

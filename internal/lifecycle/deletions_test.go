@@ -318,7 +318,7 @@ func TestAnAnswerThatBecomesOldMeanwhileIsAskedAnew(t *testing.T) {
 		Name: "kuperator-system", Annotations: map[string]string{podops.FreezeClusterAnnotation: "x"},
 	}}
 	r, c := newReconciler(t, &mapperFor{}, p.funcs(), markedPod(), ns)
-	r.rules.newest = newNewest(slowLister{r: r})
+	r.rules.newest = newRuleFreshness(slowLister{r: r})
 	_, err := reconcilePod(t, r)
 	require.NoError(t, err)
 	require.Equal(t, podops.PhasePreCheck, podops.PhaseOf(podops.Read(podNow(t, c)), podops.DeletionID))

@@ -3,10 +3,11 @@ package lifecycle
 import (
 	"context"
 	"fmt"
-	"sync"
 
+	"golang.org/x/sync/singleflight"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/keymutex"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -20,69 +21,29 @@ import (
 // A namespace has one list at a time: all that ask while it is under way share the next one. Only metadata is read.
 type ruleFreshness struct {
 	direct client.Reader
-
-	mu    sync.Mutex
-	lists map[string]*lists // by namespace, of those that have one
+	next   singleflight.Group // by namespace, the list that has not begun
+	turns  keymutex.KeyMutex  // of lists, by namespace; some namespaces share one
 }
 
-// lists are those of one namespace.
-type lists struct {
-	underWay chan struct{} // holds a value while a list is
-	next     *reading      // the one that has not begun, nil for none
-}
-
-// reading is one list, for all that wait for it.
-type reading struct {
-	done        chan struct{}
-	generations map[types.UID]int64
-	err         error
-}
-
-func newNewest(direct client.Reader) *ruleFreshness {
-	return &ruleFreshness{direct: direct, lists: map[string]*lists{}}
+func newRuleFreshness(direct client.Reader) *ruleFreshness {
+	return &ruleFreshness{direct: direct, turns: keymutex.NewHashed(64)}
 }
 
 // generations returns the generation of each rule of the namespace at some moment after the call.
 func (n *ruleFreshness) generations(ctx context.Context, namespace string) (map[types.UID]int64, error) {
-	n.mu.Lock()
-	l := n.lists[namespace]
-	if l == nil {
-		l = &lists{underWay: make(chan struct{}, 1)}
-		n.lists[namespace] = l
-	}
-	r, join := l.next, l.next != nil
-	if !join {
-		r = &reading{done: make(chan struct{})}
-		l.next = r
-	}
-	n.mu.Unlock()
-	if join {
-		select {
-		case <-r.done:
-			return r.generations, r.err
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-	defer close(r.done)
+	done := n.next.DoChan(namespace, func() (any, error) {
+		n.turns.LockKey(namespace)
+		defer func() { _ = n.turns.UnlockKey(namespace) }()
+		n.next.Forget(namespace)                             // a call from here on needs a later list
+		return n.read(context.WithoutCancel(ctx), namespace) // others wait for it, too
+	})
 	select {
-	case l.underWay <- struct{}{}:
-		n.mu.Lock()
-		l.next = nil // a call from here on needs a later list
-		n.mu.Unlock()
-		r.generations, r.err = n.read(ctx, namespace)
-		n.mu.Lock()
-		<-l.underWay
+	case r := <-done:
+		generations, _ := r.Val.(map[types.UID]int64)
+		return generations, r.Err
 	case <-ctx.Done():
-		r.err = ctx.Err()
-		n.mu.Lock()
-		l.next = nil
+		return nil, ctx.Err()
 	}
-	defer n.mu.Unlock()
-	if l.next == nil && len(l.underWay) == 0 {
-		delete(n.lists, namespace)
-	}
-	return r.generations, r.err
 }
 
 func (n *ruleFreshness) read(ctx context.Context, namespace string) (map[types.UID]int64, error) {

@@ -131,7 +131,7 @@ func (r *reconciler) observe(ctx context.Context, pod *corev1.Pod) (podphase.Sna
 	}
 	s.Deletion = r.deletions.of(pod)
 	if done := revision.Carried(pod).Finish; done != nil {
-		s.Carried = podphase.Carried(*done)
+		s.Finish = podphase.Finish(*done)
 	}
 	var err error
 	if s.Rules, err = r.rules.in(ctx, pod.Namespace); err != nil {
@@ -240,8 +240,7 @@ func (r *reconciler) write(ctx context.Context, pod *corev1.Pod, s podphase.Snap
 // repair takes expected finalizers off a Pod whose employers have let it go.
 func (r *reconciler) repair(ctx context.Context, pod *corev1.Pod, s podphase.Snapshot) (time.Duration, error) {
 	key := client.ObjectKeyFromObject(pod)
-	since, _ := r.timers.missing(key)
-	forget, notes, again, err := r.employers.repair(ctx, s.Pod, since, s.Now)
+	forget, notes, again, err := r.employers.repair(ctx, s.Pod, s.MissingSince, s.Now)
 	if err != nil {
 		return 0, fmt.Errorf("reading what pod %s expects: %w", key, err)
 	}

@@ -88,7 +88,7 @@ func newReconciler(
 		},
 		deadlines: defaultDeadlines(),
 		timers:    newPhaseTimers(clk),
-		rules: &rules{client: c, mapper: mapper, newest: newNewest(c), clock: clk,
+		rules: &rules{client: c, mapper: mapper, newest: newRuleFreshness(c), clock: clk,
 			compiled: map[types.UID]compiledRule{}},
 		writes: freshness.New(c, clk),
 		events: events.NewFakeRecorder(10),

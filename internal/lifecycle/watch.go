@@ -87,7 +87,7 @@ type compiledRule struct {
 }
 
 func newRules(mgr ctrl.Manager) *rules {
-	return &rules{client: mgr.GetClient(), mapper: mgr.GetRESTMapper(), newest: newNewest(mgr.GetAPIReader()),
+	return &rules{client: mgr.GetClient(), mapper: mgr.GetRESTMapper(), newest: newRuleFreshness(mgr.GetAPIReader()),
 		clock: clock.RealClock{}, compiled: map[types.UID]compiledRule{}}
 }
 

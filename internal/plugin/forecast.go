@@ -248,7 +248,7 @@ func (m *material) snapshot() setplan.Snapshot {
 	replicas := int(ptr.Deref(spec.Replicas, 0))
 	s := setplan.Snapshot{
 		Generation: m.set.Generation + 1,
-		Mode:       setplan.Mode{Now: m.now, Protocol: true},
+		Mode:       setplan.Mode{Now: m.now, Protocol: true, Limits: setplan.DefaultLimits()},
 		Identity:   setplan.Identity{Name: m.set.Name},
 		Scale:      setplan.Scale{Replicas: replicas},
 		Strategy:   setplan.Strategy{MaxSurge: 1, Policy: appsv1alpha1.PodUpdateRecreate},

@@ -112,7 +112,7 @@ func AddToManager(mgr manager.Manager, example client.Object, options api.Option
 	kind := gvk.Kind
 	c := newPodController(gvk, example, options, adapters)
 	c.client, c.live, c.recorder = mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("resourceconsist-controller")
-	c.writes = freshness.New(mgr.GetCache(), nil)
+	c.writes = freshness.New(mgr.GetCache(), c.clock)
 	if c.metrics, err = newPodMetrics(metrics.Registry, metric.RegistryOf(mgr), kind, c.records,
 		c.backendConditions); err != nil {
 		return err

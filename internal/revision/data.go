@@ -88,9 +88,6 @@ func (d *Data) unknownOf(path string) map[string]any {
 // Template is a copy of the Pod template as it was stored, with the fields that this version does not know.
 func (d *Data) Template() map[string]any { return runtime.DeepCopyJSON(d.template) }
 
-// HasClaims reports whether the revision has volume claim templates.
-func (d *Data) HasClaims() bool { return len(d.claims) > 0 }
-
 // Same reports whether the two revisions mean the same Pods and claims.
 func (d *Data) Same(other *Data) bool {
 	return reflect.DeepEqual(d.normal, other.normal) && reflect.DeepEqual(d.claims, other.claims) &&

@@ -28,9 +28,6 @@ type Change struct {
 	// Forcing names the fields, as paths below the CollaSet's spec, that a running Pod cannot take over; sorted and
 	// bounded. Lists are by name: template.spec.containers[app].env. Empty means that the change can be made in place.
 	Forcing []string
-	// ClaimsDiffer is true if volume claim templates of one name differ in more than size, labels and annotations; Forcing
-	// names them. Templates that only one revision has are not meant: they change the Pod's volumes.
-	ClaimsDiffer bool
 	// Expand names the volume claim templates, sorted, that ask for more storage and do not differ otherwise. That forces
 	// nothing.
 	Expand []string
@@ -53,7 +50,9 @@ type Change struct {
 	// resources where its resizePolicy asks for that. Init containers that are no sidecars do not run again.
 	Restarts bool
 
-	// claimsForce counts the fields of Forcing that ClaimsDiffer is about, allForce all.
+	// claimsForce counts the fields of Forcing that are volume claim templates of one name which differ in more than size,
+	// labels and annotations, allForce all. Templates that only one revision has are not meant: they change the Pod's
+	// volumes.
 	claimsForce, allForce int
 }
 
@@ -66,8 +65,8 @@ func (c Change) IsZero() bool {
 		len(c.Tolerations)+len(c.Resize) == 0 && c.ActiveDeadlineSeconds == nil && c.PodResize == nil
 }
 
-// OnlyClaimsForce reports whether the Pod itself could take the change over, and only claims, as ClaimsDiffer says,
-// cannot.
+// OnlyClaimsForce reports whether the Pod itself could take the change over, and only claims of templates that both
+// revisions have cannot.
 func (c Change) OnlyClaimsForce() bool { return c.claimsForce > 0 && c.claimsForce == c.allForce }
 
 // Explain says how a Pod gets from one revision to another: in place, or by being re-created because of the fields in
@@ -464,7 +463,6 @@ func (c *comparison) claims(before, after []map[string]any) {
 			c.change.Expand = append(c.change.Expand, name)
 		default:
 			c.force(claimTemplates + "[" + name + "]")
-			c.change.ClaimsDiffer = true
 			c.change.claimsForce++
 		}
 	}

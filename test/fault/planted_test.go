@@ -53,6 +53,7 @@ func bugs() []bug {
 		{
 			name: "without-preconditions", component: suite.CollaSet,
 			changes: []sourceChange{
+				{"internal/collaset/apply.go", "	\"context\"\n", "	\"context\"\n	\"encoding/json\"\n"},
 				{"internal/collaset/apply.go",
 					"	target := freshness.PodTarget(o.set.Namespace, pod.Name())\n	if err := s.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {", `	target := freshness.PodTarget(o.set.Namespace, pod.Name())
 	loose := map[string]any{}
@@ -80,8 +81,8 @@ func bugs() []bug {
 		{
 			name: "volumes-freed-with-the-pod-only", component: suite.CollaSet,
 			changes: []sourceChange{
-				{"internal/collaset/apply.go", "			a.writes.Deleted(client.ObjectKeyFromObject(o.set), object)\n			mu.Lock()",
-					"			a.writes.Deleted(client.ObjectKeyFromObject(o.set), object)\n			plantedFreed.Store(fmt.Sprint(o.set.UID, d.Pod.ID), true)\n			mu.Lock()"},
+				{"internal/collaset/apply.go", "			a.writes.Deleted(client.ObjectKeyFromObject(o.set), object)\n			return nil",
+					"			a.writes.Deleted(client.ObjectKeyFromObject(o.set), object)\n			plantedFreed.Store(fmt.Sprint(o.set.UID, d.Pod.ID), true)\n			return nil"},
 				{"internal/collaset/apply.go", "func (a applier) deletePods(",
 					"var plantedFreed sync.Map\n\nfunc (a applier) deletePods("},
 				{"internal/collaset/claims.go",

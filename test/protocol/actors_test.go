@@ -295,7 +295,7 @@ func (m *model) decideAdvance(p podObject, known advanceKey) advance {
 		snapshot.Frozen = "by the user"
 	}
 	if p.recorded {
-		snapshot.Carried = podphase.Carried{ID: setplan.OperatorID, Type: podops.TypeUpdate, Request: p.request}
+		snapshot.Finish = podphase.Finish{ID: setplan.OperatorID, Type: podops.TypeUpdate, Request: p.request}
 	}
 	snapshot.Patience = time.Second
 	if known.later {
@@ -685,7 +685,7 @@ func (w *walk) collaSetSnapshot() setplan.Snapshot {
 		policy = appsv1alpha1.PodUpdateRecreate
 	}
 	snapshot := setplan.Snapshot{
-		Mode:     setplan.Mode{Now: now, Protocol: true},
+		Mode:     setplan.Mode{Now: now, Protocol: true, Limits: setplan.DefaultLimits()},
 		Identity: setplan.Identity{Name: "web"},
 		Scale:    setplan.Scale{Replicas: w.replicas},
 		Strategy: setplan.Strategy{Policy: policy},

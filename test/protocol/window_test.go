@@ -40,7 +40,9 @@ func (m *model) windowVersion(s windowState) int32 {
 
 // newWindow is what a process knows that has just begun.
 func (m *model) newWindow() int32 {
-	return m.windowVersion(windowState{window: setplan.NewWindow(setplan.Limits{InFlight: m.places})})
+	limits := setplan.DefaultLimits()
+	limits.InFlight = m.places
+	return m.windowVersion(windowState{window: setplan.NewWindow(limits)})
 }
 
 // windowed is what collaset-controller may do about updates by its window.

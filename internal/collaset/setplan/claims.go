@@ -162,7 +162,7 @@ type claimIndex struct {
 }
 
 func newClaimIndex(s *Snapshot, notes *notes) *claimIndex {
-	x := &claimIndex{Volumes: &s.Volumes, begins: s.limits().Begins, notes: notes}
+	x := &claimIndex{Volumes: &s.Volumes, begins: s.Limits.Begins, notes: notes}
 	if len(s.Claims) == 0 && len(s.Templates) == 0 {
 		return x
 	}
@@ -263,7 +263,7 @@ func (x *claimIndex) creationClaims(id int, revision string) []CreationClaim {
 }
 
 // waitsForVolumes reports whether the successor of a Pod on its way out may need the volumes that it still has.
-func (x *claimIndex) waitsForVolumes(e *slot, gone *item) bool {
+func (x *claimIndex) waitsForVolumes(e *entryState, gone *item) bool {
 	if len(x.Templates[e.revision()]) > 0 {
 		return true
 	}
@@ -341,12 +341,12 @@ func (x *claimIndex) update(u ClaimUpdate) {
 }
 
 // holdsClaims reports whether the ID has claims that go before it is free again.
-func (x *claimIndex) holdsClaims(e *slot) bool {
+func (x *claimIndex) holdsClaims(e *entryState) bool {
 	return x.claimsGo(e) && len(x.byID[e.id]) > 0
 }
 
 // claimsGo reports whether the claims of an ID go when it is given up.
-func (x *claimIndex) claimsGo(e *slot) bool {
+func (x *claimIndex) claimsGo(e *entryState) bool {
 	return x.Retention.Scaled || x.Retention.Replaced && e.linked()
 }
 

@@ -33,12 +33,12 @@ func (f *filling) create() []Creation {
 }
 
 // fill adds creations for as many of the vacant entries as there is room.
-func (f *filling) fill(creations []Creation, slots []*slot, room int) []Creation {
+func (f *filling) fill(creations []Creation, slots []*entryState, room int) []Creation {
 	for _, e := range slots {
 		if room <= 0 {
 			break
 		}
-		if len(creations) == f.limits().Creations {
+		if len(creations) == f.Limits.Creations {
 			f.notes.more = true
 			break
 		}
@@ -60,10 +60,10 @@ func (f *filling) fill(creations []Creation, slots []*slot, room int) []Creation
 }
 
 // creation is that of the Pod of a vacant entry.
-func (f *filling) creation(e *slot) Creation {
+func (f *filling) creation(e *entryState) Creation {
 	isFresh, isRecreated := e.marked(appsv1alpha1.ContextPodJustCreate), e.marked(appsv1alpha1.ContextPodRecreateUpdate)
 	c := Creation{
-		ID: e.id, Revision: e.revision(), Decorations: e.decorations(), Fresh: isFresh,
+		ID: e.id, Revision: e.revision(), Decorations: e.decorations(), FirstOfID: isFresh,
 		Advance: (isFresh || isRecreated) && !f.avoided(f.UpdatedRevision),
 	}
 	if !f.known(c.Revision) {
@@ -95,14 +95,14 @@ func includedLabel(it *item) *string {
 }
 
 // newSlots are the vacant entries of new Pods, lowest ID first.
-func (f *filling) newSlots() []*slot {
-	var out []*slot
+func (f *filling) newSlots() []*entryState {
+	var out []*entryState
 	for _, p := range f.pods.pairs {
-		if p.fresh == nil && !p.over && p.origin.staying == "" {
+		if p.replacement == nil && !p.over && p.origin.staying == "" {
 			out = append(out, p.entry)
 		}
 	}
-	slices.SortFunc(out, func(a, b *slot) int { return cmp.Compare(a.id, b.id) })
+	slices.SortFunc(out, func(a, b *entryState) int { return cmp.Compare(a.id, b.id) })
 	return out
 }
 
@@ -133,7 +133,7 @@ func (f *filling) succeeded(it *item) bool {
 // waitsForPredecessor reports whether a vacant slot cannot be filled yet: its last Pod ended and the next attempt
 // waits, or the name or the volumes are still in use. A Pod that cannot go is never deleted by force: its containers
 // may still write.
-func (f *filling) waitsForPredecessor(e *slot) bool {
+func (f *filling) waitsForPredecessor(e *entryState) bool {
 	gone := f.pods.leaving[e.id]
 	switch {
 	case gone == nil:
@@ -155,7 +155,7 @@ func (f *filling) waitsForPredecessor(e *slot) bool {
 
 // waitsForName reports whether the Pod of a vacant slot would have a name that is still to be removed from
 // podToDelete: it would be deleted again.
-func (f *filling) waitsForName(e *slot) bool {
+func (f *filling) waitsForName(e *entryState) bool {
 	if f.Conventions != KuperatorV07 || !f.Sequential || len(f.pods.named) == 0 {
 		return false
 	}

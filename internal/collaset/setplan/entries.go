@@ -9,8 +9,8 @@ import (
 	"kusionstack.io/kuperator/internal/decoration"
 )
 
-// slot is an entry of this set while it is decided upon.
-type slot struct {
+// entryState is an entry of this set while it is decided upon.
+type entryState struct {
 	id   int
 	data map[string]string
 	// stored is the entry as it is, nil for a new one.
@@ -23,11 +23,11 @@ type slot struct {
 }
 
 // set changes the working copy.
-func (e *slot) set(key, value string) {
+func (e *entryState) set(key, value string) {
 	if e.data[key] == value && (value != "" || !has(e.data, key)) {
 		return
 	}
-	if e.stored != nil && sameMap(e.data, e.stored) {
+	if e.stored != nil && maps.Equal(e.data, e.stored) { // it may be the very map that is stored
 		e.data = maps.Clone(e.data)
 	}
 	if e.data == nil {
@@ -42,17 +42,14 @@ func (e *slot) set(key, value string) {
 
 func has(m map[string]string, key string) bool { _, ok := m[key]; return ok }
 
-// sameMap reports whether b may still be the very map a; equal content is enough to copy before a change.
-func sameMap(a, b map[string]string) bool { return maps.Equal(a, b) }
-
-func (e *slot) revision() string { return e.data[appsv1alpha1.ContextRevision] }
+func (e *entryState) revision() string { return e.data[appsv1alpha1.ContextRevision] }
 
 // decorations is the key of the decorations of the entry's Pod, "" for none and if that is not known.
-func (e *slot) decorations() string {
+func (e *entryState) decorations() string {
 	return decoration.Key(decoration.MarksIn(e.data[appsv1alpha1.ContextPodDecorationRevisions]))
 }
 
-func (e *slot) marked(key string) bool { return e.data[key] == appsv1alpha1.ContextTrue }
+func (e *entryState) marked(key string) bool { return e.data[key] == appsv1alpha1.ContextTrue }
 
 // ledger is the ResourceContext while it is decided upon: who has which instance ID.
 type ledger struct {
@@ -63,7 +60,7 @@ type ledger struct {
 	claims     *claimIndex
 	notes      *notes
 
-	entries map[int]*slot
+	entries map[int]*entryState
 	foreign map[int]string // the other CollaSet that has an ID
 	held    map[int]bool   // IDs of Pods that are no members and may not be doubled
 	// taken are the IDs in use, once they are asked for; none below nextID is free.
@@ -77,7 +74,7 @@ type ledger struct {
 func readLedger(s *Snapshot, pods *members, claims *claimIndex, notes *notes) *ledger {
 	l := &ledger{
 		Identity: &s.Identity, History: &s.History, isProtocol: s.Protocol, pods: pods, claims: claims, notes: notes,
-		entries: make(map[int]*slot, len(s.Entries)), foreign: map[int]string{}, held: map[int]bool{},
+		entries: make(map[int]*entryState, len(s.Entries)), foreign: map[int]string{}, held: map[int]bool{},
 	}
 	l.readForeign()
 	l.readEntries()
@@ -87,21 +84,22 @@ func readLedger(s *Snapshot, pods *members, claims *claimIndex, notes *notes) *l
 }
 
 // add makes an entry of the set.
-func (l *ledger) add(id int, revision string) *slot {
-	e := &slot{id: id, data: map[string]string{appsv1alpha1.ContextOwner: l.Name, appsv1alpha1.ContextRevision: revision}}
+func (l *ledger) add(id int, revision string) *entryState {
+	e := &entryState{id: id,
+		data: map[string]string{appsv1alpha1.ContextOwner: l.Name, appsv1alpha1.ContextRevision: revision}}
 	l.entries[id] = e
 	l.mustStore++
 	return e
 }
 
 // drop frees the ID of an entry.
-func (l *ledger) drop(e *slot) {
+func (l *ledger) drop(e *entryState) {
 	e.dropped = true
 	l.release++
 }
 
 // must changes an entry, if there is one, in a way on which an action of this plan depends.
-func (l *ledger) must(e *slot, key, value string) {
+func (l *ledger) must(e *entryState, key, value string) {
 	if e != nil && e.data[key] != value {
 		e.set(key, value)
 		l.mustStore++
@@ -109,7 +107,7 @@ func (l *ledger) must(e *slot, key, value string) {
 }
 
 // may changes an entry, if there is one, in a way that can wait for company.
-func (l *ledger) may(e *slot, key, value string) {
+func (l *ledger) may(e *entryState, key, value string) {
 	if e != nil && e.data[key] != value {
 		e.set(key, value)
 		l.mayStore++
@@ -118,7 +116,7 @@ func (l *ledger) may(e *slot, key, value string) {
 
 // decorate has an entry remember the key of decorations, with must or may. There are more texts than ours that mean the
 // same.
-func (l *ledger) decorate(e *slot, key string, change func(e *slot, key, value string)) {
+func (l *ledger) decorate(e *entryState, key string, change func(e *entryState, key, value string)) {
 	if e != nil && e.data[appsv1alpha1.ContextPodDecorationRevisions] != key && e.decorations() != key {
 		change(e, appsv1alpha1.ContextPodDecorationRevisions, key)
 	}
@@ -148,14 +146,14 @@ func (l *ledger) readForeign() {
 
 // readEntries finds the entries of the set, and makes those that its Pods lack.
 func (l *ledger) readEntries() {
-	slots := make([]slot, len(l.Entries))
+	slots := make([]entryState, len(l.Entries))
 	for i, e := range l.Entries {
 		switch {
 		case e.Data[appsv1alpha1.ContextOwner] != l.Name:
 		case l.foreign[e.ID] != "":
 			l.release++ // it is there twice, and the other one stays
 		default:
-			slots[i] = slot{id: e.ID, data: e.Data, stored: e.Data}
+			slots[i] = entryState{id: e.ID, data: e.Data, stored: e.Data}
 			l.entries[e.ID] = &slots[i]
 		}
 	}
@@ -190,29 +188,29 @@ func (l *ledger) readVacant() {
 }
 
 // active reports whether the entry is a slot of the set. The new Pod of a pair fills that of its origin.
-func (e *slot) active() bool { return !e.dropped && !e.vacated && e.asNew == nil }
+func (e *entryState) active() bool { return !e.dropped && !e.vacated && e.asNew == nil }
 
 // slots are the active entries, by ID.
-func (l *ledger) slots() []*slot { return l.sorted((*slot).active) }
+func (l *ledger) slots() []*entryState { return l.sorted((*entryState).active) }
 
 // vacant are the active entries without a live Pod, by ID.
-func (l *ledger) vacant() []*slot {
-	return l.sorted(func(e *slot) bool { return e.active() && l.pods.holder[e.id] == nil })
+func (l *ledger) vacant() []*entryState {
+	return l.sorted(func(e *entryState) bool { return e.active() && l.pods.holder[e.id] == nil })
 }
 
-func (l *ledger) sorted(isWanted func(*slot) bool) (out []*slot) {
+func (l *ledger) sorted(isWanted func(*entryState) bool) (out []*entryState) {
 	for _, e := range l.entries {
 		if isWanted(e) {
 			out = append(out, e)
 		}
 	}
-	slices.SortFunc(out, func(a, b *slot) int { return cmp.Compare(a.id, b.id) })
+	slices.SortFunc(out, func(a, b *entryState) int { return cmp.Compare(a.id, b.id) })
 	return out
 }
 
 // giveUpID frees an ID without a Pod: at once, or marked as scaled in until its claims are gone, and the Pod that had
 // it.
-func (l *ledger) giveUpID(e *slot) {
+func (l *ledger) giveUpID(e *entryState) {
 	if l.claims.holdsClaims(e) || l.pods.leaving[e.id] != nil {
 		l.must(e, appsv1alpha1.ContextScaleIn, appsv1alpha1.ContextTrue)
 		e.vacated = true
@@ -222,7 +220,7 @@ func (l *ledger) giveUpID(e *slot) {
 }
 
 // storedScaleIn reports whether the ResourceContext has the entry as one of a Pod that was scaled in.
-func storedScaleIn(e *slot) bool {
+func storedScaleIn(e *entryState) bool {
 	return e.stored[appsv1alpha1.ContextScaleIn] == appsv1alpha1.ContextTrue
 }
 

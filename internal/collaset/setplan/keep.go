@@ -91,7 +91,7 @@ func (p *Pod) waitsForClaims() bool { return phaseRank(p.Phase) == 0 }
 
 // makeAgain makes a claim for a Pod that exists, under the name that the Pod gives it.
 func (k *keeping) makeAgain(c ClaimCreation) {
-	if len(k.do.ClaimCreations) >= k.limits().Begins {
+	if len(k.do.ClaimCreations) >= k.Limits.Begins {
 		k.notes.more = true
 		return
 	}
@@ -150,7 +150,7 @@ func (k *keeping) keepClaim(c *Claim) {
 
 // obsolete reports whether a claim of an ID of the set is to be deleted now: no Pod mounts it or has its ID, and that
 // the ID is given up under such a policy is stored; or its ID has a Pod that does without it.
-func (k *keeping) obsolete(c *Claim, e *slot) bool {
+func (k *keeping) obsolete(c *Claim, e *entryState) bool {
 	if k.claims.mounted[c.Name] || k.pods.leaving[c.ID] != nil {
 		return false
 	}

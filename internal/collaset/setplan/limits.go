@@ -1,12 +1,9 @@
 package setplan
 
-import (
-	"cmp"
-	"time"
-)
+import "time"
 
 // Limits bound how much is done at a time, and how often. None of them is a promise to users: budgets and rules are.
-// A field that is 0 has the value of DefaultLimits.
+// DefaultLimits has values for all.
 type Limits struct {
 	// InFlight is how many Pods of all CollaSets may be on their way through an update whose next step is the suite's.
 	// At half, the programs wait for each other now and then; at double, no Pod is updated sooner, and each is out of
@@ -49,23 +46,5 @@ func DefaultLimits() Limits {
 		Begins:          64,
 		Creations:       256,
 		Next:            1024,
-	}
-}
-
-// limits are the bounds in force.
-func (m *Mode) limits() Limits { return m.Limits.orDefault() }
-
-// orDefault fills in what is 0.
-func (l Limits) orDefault() Limits {
-	d := DefaultLimits()
-	return Limits{
-		InFlight:        cmp.Or(l.InFlight, d.InFlight),
-		OursFor:         cmp.Or(l.OursFor, d.OursFor),
-		HandoverFor:     cmp.Or(l.HandoverFor, d.HandoverFor),
-		Interval:        cmp.Or(l.Interval, d.Interval),
-		RolloutInterval: cmp.Or(l.RolloutInterval, d.RolloutInterval),
-		Begins:          cmp.Or(l.Begins, d.Begins),
-		Creations:       cmp.Or(l.Creations, d.Creations),
-		Next:            cmp.Or(l.Next, d.Next),
 	}
 }

@@ -87,7 +87,7 @@ func (m *members) leave(it *item) {
 func (m *members) replicas() int {
 	n := len(m.live)
 	for _, p := range m.pairs {
-		if p.fresh != nil {
+		if p.replacement != nil {
 			n--
 		}
 	}
@@ -199,18 +199,18 @@ type item struct {
 	undecorated, why string
 	method           updateMethod
 	// Replacement. replaceFor is why there is to be one. handed is true if the Pod is on its way out because its replacement
-	// serves; change and told are for Plan.Labels.
+	// serves; change and event are for Plan.Labels.
 	replaceFor replaceReason
 	handed     bool
 	change     podops.Change
-	told       ReplacementEvent
+	event      ReplacementEvent
 }
 
 // isNamed reports whether podToDelete names the Pod, or the other side of its pair.
 func (it *item) isNamed() bool {
 	p := cmp.Or(it.newOf, it.pair)
 	named := func(half *item) bool { return half != nil && half.staying == "" && half.named }
-	return named(it) || p != nil && (named(p.origin) || named(p.fresh))
+	return named(it) || p != nil && (named(p.origin) || named(p.replacement))
 }
 
 // label sets a label, and reports whether that changes it.
@@ -250,7 +250,7 @@ func (it *item) withdraw(mark string) {
 // survivor is the Pod of a replica that scale-in judges it by: the one that stays.
 func (it *item) survivor() *item {
 	if it.pair != nil && it.pair.committed {
-		return it.pair.fresh
+		return it.pair.replacement
 	}
 	return it
 }

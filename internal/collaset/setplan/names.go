@@ -56,13 +56,14 @@ func takenNames(s *Snapshot, pods *members) (taken Names) {
 // and not the one that it replaces.
 func (s *scaling) endsFirst(it *item) bool {
 	p := cmp.Or(it.newOf, it.pair)
-	if s.Conventions != KuperatorV07 || p == nil || p.fresh == nil || !p.fresh.named || p.origin.named ||
+	if s.Conventions != KuperatorV07 || p == nil || p.replacement == nil || !p.replacement.named || p.origin.named ||
 		p.origin.staying != "" {
 		return false
 	}
-	p.fresh.spared = true
+	p.replacement.spared = true
 	s.notes.block(p.origin, "WaitingForReplacement", fmt.Sprintf(
-		"podToDelete names its replacement %s and not itself, so neither is scaled in before the replacement has ended: name both, or take the label to-replace away", p.fresh.Name()))
+		"podToDelete names its replacement %s and not itself, so neither is scaled in before the replacement has ended: name both, or take the label to-replace away",
+		p.replacement.Name()))
 	return true
 }
 

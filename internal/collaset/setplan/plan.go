@@ -10,7 +10,7 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 )
 
-// Plan is what is due now. The zero Plan means at rest, or waiting for something that Blockers name.
+// Plan is what is due now. One that is zero (IsZero) means at rest, or waiting for something that Blockers name.
 type Plan struct {
 	// Entries is the whole new content of the ResourceContext, sorted by ID, if EntriesChanged. Empty means that the
 	// ResourceContext goes.
@@ -155,8 +155,8 @@ type Creation struct {
 	Revision string
 	// Decorations is the key (decoration.Key) of the decorations that the Pod gets; "" if others have to know.
 	Decorations string
-	// Fresh is true if this ID never had a Pod.
-	Fresh bool
+	// FirstOfID is true if this ID never had a Pod.
+	FirstOfID bool
 	// Advance is true if the entry may move to the updated revision if the API server refuses this one for good.
 	Advance bool
 	// Origin is the name of the Pod that this one is to replace, "" for none.
@@ -180,8 +180,8 @@ type PodChange struct {
 type Relabel struct {
 	Pod    *Pod
 	Change podops.Change
-	// Tells is what this says to users, "" for nothing.
-	Tells ReplacementEvent
+	// Event is what users are told of it, "" for nothing.
+	Event ReplacementEvent
 }
 
 // ReplacementEvent is the reason of an event about a replacement.

@@ -73,10 +73,10 @@ const (
 // pair is a live origin and the instance ID that takes its place. The two are one replica.
 type pair struct {
 	origin *item
-	// fresh is the live new Pod; nil while it is still to be created, or to be re-created.
-	fresh *item
+	// replacement is the live new Pod; nil while it is still to be created, or to be re-created.
+	replacement *item
 	// entry is that of the new Pod.
-	entry *slot
+	entry *entryState
 	// committed is true if the origin is on its way out and the new Pod serves: there is no way back.
 	committed bool
 	// over is true if it is no pair any more.
@@ -85,8 +85,8 @@ type pair struct {
 
 // revision is the one that the new Pod has, or will be created at.
 func (p *pair) revision() string {
-	if p.fresh != nil {
-		return p.fresh.Revision
+	if p.replacement != nil {
+		return p.replacement.Revision
 	}
 	return p.entry.revision()
 }
@@ -129,7 +129,7 @@ func (r *replacing) replace(isSound bool) PodActions {
 		r.any = r.any || it.pair != nil || it.replaceFor == byUser
 		switch {
 		case !isSound:
-		case it.staying != "", it.pair != nil && it.pair.fresh != nil && it.pair.fresh.staying != "":
+		case it.staying != "", it.pair != nil && it.pair.replacement != nil && it.pair.replacement.staying != "":
 			// Neither half is released meanwhile, and no new one is created.
 		case it.pair != nil && !r.advancePair(it.pair):
 		case it.replaceFor != notReplaced && r.mayReplace(it):
@@ -196,14 +196,15 @@ func (r *replacing) targetOf(it *item) string {
 // revision of a Pod that its user has replaced is good enough: it is updated when it has that Pod's place. One that
 // does not may never, as its revision, or its decorations, may be what the update is to repair.
 func (r *replacing) aimed(p *pair) bool {
-	isRepaired := p.fresh == nil || p.fresh.Available || !p.fresh.isDue()
+	isRepaired := p.replacement == nil || p.replacement.Available || !p.replacement.isDue()
 	return p.revision() == r.targetOf(p.origin) && isRepaired || r.servesAsAsked(p)
 }
 
 // servesAsAsked reports whether a user has the Pod replaced, and another serves at its revision.
 func (h *History) servesAsAsked(p *pair) bool {
-	return p.origin.replaceFor == byUser && p.fresh != nil && p.fresh.Available && p.fresh.Revision == p.origin.Revision &&
-		h.known(p.fresh.Revision) && !h.avoided(p.fresh.Revision)
+	next := p.replacement
+	return p.origin.replaceFor == byUser && next != nil && next.Available && next.Revision == p.origin.Revision &&
+		h.known(next.Revision) && !h.avoided(next.Revision)
 }
 
 // advancePair moves a pair one step and reports whether it is no more: the origin may be replaced again.
@@ -221,8 +222,9 @@ func (r *replacing) advancePair(p *pair) (over bool) {
 		case it.replaceFor == notReplaced:
 			r.forgetPair(it)
 		default:
-			r.notes.block(it, "WaitingForReplacement", "its replacement "+p.fresh.Name()+" is at revision "+p.fresh.Revision+
-				", which is not wanted any more: it goes, and another one comes at "+r.targetOf(it))
+			r.notes.block(it, "WaitingForReplacement",
+				"its replacement "+p.replacement.Name()+" is at revision "+p.replacement.Revision+
+					", which is not wanted any more: it goes, and another one comes at "+r.targetOf(it))
 		}
 		return over
 	default:
@@ -236,18 +238,19 @@ func (r *replacing) advancePair(p *pair) (over bool) {
 func (r *replacing) awaitReplacement(p *pair) {
 	it := p.origin
 	switch {
-	case p.fresh == nil:
+	case p.replacement == nil:
 		if r.lacksRoom(p) {
 			break
 		}
 		r.notes.block(it, "WaitingForReplacement", fmt.Sprintf("its replacement, instance ID %d, is still to be created",
 			p.entry.id))
-	case !p.fresh.Available:
-		r.notes.block(it, "WaitingForReplacement", "its replacement "+p.fresh.Name()+" is not available yet")
-	case r.Protocol && len(podops.Operations(p.fresh.View)) > 0: // it may be out of service at once
-		r.notes.block(it, "WaitingForReplacement", "its replacement "+p.fresh.Name()+" is being operated on and comes back")
-	case r.Protocol && p.fresh.ToDelete:
-		r.notes.block(it, "WaitingForReplacement", "its replacement "+p.fresh.Name()+" is being deleted and comes back")
+	case !p.replacement.Available:
+		r.notes.block(it, "WaitingForReplacement", "its replacement "+p.replacement.Name()+" is not available yet")
+	case r.Protocol && len(podops.Operations(p.replacement.View)) > 0: // it may be out of service at once
+		r.notes.block(it, "WaitingForReplacement",
+			"its replacement "+p.replacement.Name()+" is being operated on and comes back")
+	case r.Protocol && p.replacement.ToDelete:
+		r.notes.block(it, "WaitingForReplacement", "its replacement "+p.replacement.Name()+" is being deleted and comes back")
 	case it.IsEvicted() && it.Budget != "":
 		r.notes.block(it, "PodDisruptionBudget", "its replacement serves, but it does not go yet: "+it.Budget)
 		r.notes.look(budgetRecheck)
@@ -295,8 +298,8 @@ func (r *replacing) lacksRoom(p *pair) bool {
 // abortPair ends a pair that is not wanted any more, or not like this: the new Pod is scaled in. It reports whether
 // there was none, so that the pair is over.
 func (r *replacing) abortPair(p *pair) (over bool) {
-	if p.fresh != nil {
-		p.fresh.condemned = p.fresh.staying == ""
+	if p.replacement != nil {
+		p.replacement.condemned = p.replacement.staying == ""
 		return false
 	}
 	r.ledger.giveUpID(p.entry)
@@ -354,7 +357,7 @@ func (r *replacing) replaceMore(ready []*item, byUpdates int) {
 		case it.replaceFor == byUpdate && room <= 0:
 			r.notes.block(it, "MaxSurge", fmt.Sprintf("%d Pods are being replaced, as many as updateStrategy.maxSurge allows",
 				byUpdates))
-		case begun >= r.limits().Begins:
+		case begun >= r.Limits.Begins:
 			r.notes.more = true
 		case it.Available && !r.api.tried(it, verdictLasts, Trial{Write: TrialDelete}):
 			// It would stay, and the new Pod would be one too many. One that does not serve is replaced all the same.
@@ -396,10 +399,10 @@ func (r *replacing) labelPair(p *pair) {
 		it.label(appsv1alpha1.ReplacedByReplaceUpdateLabel, r.UpdatedRevision)
 	}
 	if it.label(appsv1alpha1.ReplacePairNewIDLabel, strconv.Itoa(p.entry.id)) {
-		it.told = ReplacementBegun
+		it.event = ReplacementBegun
 	}
-	if p.fresh != nil {
-		p.fresh.label(appsv1alpha1.ReplacePairOriginNameLabel, it.Name())
+	if p.replacement != nil {
+		p.replacement.label(appsv1alpha1.ReplacePairOriginNameLabel, it.Name())
 	}
 }
 
@@ -412,7 +415,7 @@ func (r *replacing) forgetPair(it *item) {
 		r.notes.block(it, "PairLabelInvalid", fmt.Sprintf("label %s is %s, which is no instance ID: remove the label",
 			appsv1alpha1.ReplacePairNewIDLabel, it.pairing.unreadable))
 	} else if it.unlabel(appsv1alpha1.ReplacePairNewIDLabel) {
-		it.told = ReplacementCancelled
+		it.event = ReplacementCancelled
 	}
 	if it.pairing.target != "" {
 		it.withdraw(appsv1alpha1.ToReplaceLabel)
@@ -436,7 +439,7 @@ func (r *replacing) cleanUp() {
 			}
 		}
 		if !left[it.pairing.origin] && it.unlabel(appsv1alpha1.ReplacePairOriginNameLabel) {
-			it.told = ReplacementDone
+			it.event = ReplacementDone
 		}
 	}
 }
@@ -461,7 +464,7 @@ func relabels(pods *members, p *PodActions) (relabels []Relabel) {
 	}
 	for _, it := range pods.items {
 		if !it.change.IsZero() && !written[it.Pod] {
-			relabels = append(relabels, Relabel{Pod: it.Pod, Change: it.change, Tells: it.told})
+			relabels = append(relabels, Relabel{Pod: it.Pod, Change: it.change, Event: it.event})
 		}
 	}
 	return relabels

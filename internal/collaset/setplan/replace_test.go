@@ -103,7 +103,7 @@ func (w *world) relabel(l setplan.Relabel) {
 	if maps.Equal(before, p.View.Labels) {
 		w.wrong("labels of %s are written for nothing", p.Name())
 	}
-	w.say("label %d %s", p.ID, l.Tells)
+	w.say("label %d %s", p.ID, l.Event)
 }
 
 // set sets a label as a user does, or, without a value, removes it.

@@ -138,7 +138,7 @@ func (u *updating) follow(it *item, need bool) {
 func (u *updating) queue(it *item) {
 	rollout := u.rollout
 	isFit := u.MinReady == 0 && it.method == inPlace && !it.Recorded && it.InService && !it.isDecorated()
-	if rollout == nil || !isFit || len(rollout.Next) >= u.limits().Next {
+	if rollout == nil || !isFit || len(rollout.Next) >= u.Limits.Next {
 		return
 	}
 	rollout.From[it.UID()] = it.Revision

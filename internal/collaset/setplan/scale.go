@@ -24,7 +24,9 @@ type scaling struct {
 // chooseCondemned marks the live Pods that are too many.
 func (s *scaling) chooseCondemned() {
 	// A Pod that is to be excluded counts as gone, now or later; the other half of its pair stands for itself.
-	halved := func(p *pair) bool { return p.origin.staying != "" || p.fresh != nil && p.fresh.staying != "" }
+	halved := func(p *pair) bool {
+		return p.origin.staying != "" || p.replacement != nil && p.replacement.staying != ""
+	}
 	candidates := make([]*item, 0, len(s.pods.live))
 	for _, it := range s.pods.live {
 		switch {
@@ -83,7 +85,7 @@ func (s *scaling) scaleIn() PodActions {
 			}
 		case s.Paused:
 			s.notes.block(it, "Paused", "is to be removed, but the CollaSet is paused")
-		case len(s.do.Begins) >= s.limits().Begins:
+		case len(s.do.Begins) >= s.Limits.Begins:
 			s.notes.more = true
 		case !s.api.tried(it, verdictLasts, Trial{Write: TrialDelete}):
 		default:
@@ -179,7 +181,7 @@ func (s *scaling) fillSlots() {
 const maxAllocated = 10_000
 
 // allocate takes the lowest IDs that are free, the first of them if they are very many.
-func (s *scaling) allocate(slots []*slot, wanted int) {
+func (s *scaling) allocate(slots []*entryState, wanted int) {
 	taken := s.ledger.takenIDs()
 	updated := 0
 	for _, e := range slots {

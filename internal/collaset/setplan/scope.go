@@ -11,7 +11,7 @@ import (
 // candidate is a slot that the update strategy may choose: a live Pod, or a vacant entry.
 type candidate struct {
 	it    *item
-	entry *slot
+	entry *entryState
 }
 
 func (c candidate) revision() string {

@@ -55,10 +55,11 @@ type world struct {
 func newWorld(replicas int) *world {
 	w := &world{Snapshot: setplan.Snapshot{
 		Generation: 1,
-		Mode:       setplan.Mode{Now: time.Unix(1_700_000_000, 0), Protocol: true},
-		Identity:   setplan.Identity{Name: "web"},
-		Scale:      setplan.Scale{Replicas: replicas},
-		Strategy:   setplan.Strategy{Policy: appsv1alpha1.PodUpdateInPlaceIfPossible},
+		Mode: setplan.Mode{Now: time.Unix(1_700_000_000, 0), Protocol: true,
+			Limits: setplan.DefaultLimits()},
+		Identity: setplan.Identity{Name: "web"},
+		Scale:    setplan.Scale{Replicas: replicas},
+		Strategy: setplan.Strategy{Policy: appsv1alpha1.PodUpdateInPlaceIfPossible},
 		History: setplan.History{
 			UpdatedRevision: "r1", CurrentRevision: "r1",
 			Revisions: map[string]setplan.Difference{"r1": {}, "r2": {}, "r3": {}, "r4": {}},

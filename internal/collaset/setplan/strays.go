@@ -132,54 +132,56 @@ func (r *repairing) repairStrays() {
 	had := map[int]string{}
 	for _, st := range strays {
 		p := &st.Pod
-		if st.Unmanaged {
-			if p.Live() {
-				room--
-				had[p.ID] = p.Name()
-			}
-			r.manage(p)
-			if p.ID == NoID {
-				r.holdVacant() // its ID is told once it is a member
-			}
-			continue
-		}
-		if p.Excluded || slices.Contains(r.ToExclude, p.Name()) {
+		if !st.Unmanaged && (p.Excluded || slices.Contains(r.ToExclude, p.Name())) {
 			continue // it is to be let go, and was
 		}
 		other := had[p.ID]
 		if it := r.pods.holder[p.ID]; it != nil {
 			other = it.Name()
 		}
-		refusal := ""
-		switch {
-		case p.ID == NoID:
-			refusal = "its instance ID cannot be read: correct its label " + appsv1alpha1.InstanceIDLabel
-		case r.ledger.foreign[p.ID] != "":
-			refusal = fmt.Sprintf("its instance ID %d belongs to %s", p.ID, r.ledger.foreign[p.ID])
-		case other != "":
-			refusal = fmt.Sprintf("Pod %s has its instance ID %d: delete one of the two", other, p.ID)
-		case !p.Selected:
-			refusal = fmt.Sprintf(
-				"spec.selector does not match its labels: set those labels on it, or %s=%s if it is to be left alone",
-				appsv1alpha1.OrphanedLabel, appsv1alpha1.OrphanedValue)
-		case p.Live() && room <= 0:
-			refusal = fmt.Sprintf(
-				"there are as many Pods as spec.replicas asks for: raise that, delete the Pod, or set %s=%s if it is to be left alone", appsv1alpha1.OrphanedLabel, appsv1alpha1.OrphanedValue)
-		}
-		if refusal != "" {
+		if why := r.refusal(st, other, room); why != "" {
 			r.hold(p)
 			r.notes.blockName(p.Name(), BlockNotAdopted,
 				fmt.Sprintf(
 					"has no owner, was made for this CollaSet and is not adopted: %s; no other Pod is created for its instance ID",
-					refusal))
+					why))
 			continue
 		}
 		if p.Live() {
 			room--
 			had[p.ID] = p.Name()
 		}
-		r.adopt(p)
+		if st.Unmanaged {
+			r.manage(p)
+		} else {
+			r.adopt(p)
+		}
 	}
+}
+
+// refusal is why a stray is not adopted, "" if it is, or if the set owns it. other is the Pod that has its ID, room how
+// many more replicas there may be.
+func (r *repairing) refusal(st *Stray, other string, room int) string {
+	p := &st.Pod
+	switch {
+	case st.Unmanaged:
+		return ""
+	case p.ID == NoID:
+		return "its instance ID cannot be read: correct its label " + appsv1alpha1.InstanceIDLabel
+	case r.ledger.foreign[p.ID] != "":
+		return fmt.Sprintf("its instance ID %d belongs to %s", p.ID, r.ledger.foreign[p.ID])
+	case other != "":
+		return fmt.Sprintf("Pod %s has its instance ID %d: delete one of the two", other, p.ID)
+	case !p.Selected:
+		return fmt.Sprintf(
+			"spec.selector does not match its labels: set those labels on it, or %s=%s if it is to be left alone",
+			appsv1alpha1.OrphanedLabel, appsv1alpha1.OrphanedValue)
+	case p.Live() && room <= 0:
+		return fmt.Sprintf(
+			"there are as many Pods as spec.replicas asks for: raise that, delete the Pod, or set %s=%s if it is to be left alone",
+			appsv1alpha1.OrphanedLabel, appsv1alpha1.OrphanedValue)
+	}
+	return ""
 }
 
 // hold notes that an ID is not vacant.
@@ -199,9 +201,11 @@ func (r *repairing) holdVacant() {
 // manage gives a Pod of the set back the label that it is managed.
 func (r *repairing) manage(p *Pod) {
 	r.pods.manage(p)
-	if p.ID != NoID {
-		r.keepPlace(p)
+	if p.ID == NoID {
+		r.holdVacant() // its ID is told once it is a member
+		return
 	}
+	r.keepPlace(p)
 }
 
 // adopt makes a Pod a member under its own ID.

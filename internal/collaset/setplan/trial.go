@@ -171,9 +171,9 @@ func (a *asking) tried(it *item, lasts time.Duration, trials ...Trial) bool {
 	return accepted
 }
 
-// anew reports whether a Pod may be deleted now for another one in its place: the API server would create that one,
-// as it says for this decision, and it would delete the Pod.
-func (u *updating) anew(it *item) bool {
+// mayRecreate reports whether a Pod may be deleted now for another one in its place: the API server would create that
+// one, as it says for this decision, and it would delete the Pod.
+func (u *updating) mayRecreate(it *item) bool {
 	created := u.api.tried(it, successorVerdictFor, u.successor(it))
 	return u.api.tried(it, verdictLasts, Trial{Write: TrialDelete}) && created
 }

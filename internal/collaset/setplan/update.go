@@ -173,7 +173,7 @@ func (u *updating) changeQuietly(it *item) {
 		u.notes.block(it, "Paused", "is to be updated, but the CollaSet is paused")
 	case u.Protocol && it.ToDelete:
 		u.notes.leaves(it, "is being deleted and comes back")
-	case len(u.do.Changes) >= u.limits().Begins:
+	case len(u.do.Changes) >= u.Limits.Begins:
 		u.notes.more = true
 	case u.resizes(it) && !u.budget.allows(it):
 		u.notes.block(it, BlockMaxUnavailable, u.budgetSpent())
@@ -257,7 +257,7 @@ func (u *updating) act(it *item) {
 
 // recreate deletes a Pod for another one in its place, unless Pods are excluded or included in this plan.
 func (u *updating) recreate(it *item, to Form) {
-	if u.isMoving || !u.anew(it) {
+	if u.isMoving || !u.mayRecreate(it) {
 		return
 	}
 	e := u.ledger.entries[it.ID]
@@ -322,7 +322,7 @@ func (u *updating) updateDirectly(ready []*item) {
 	serves := func(it *item) bool { return it.Available && (!it.Recorded || it.Carried) }
 	for i, it := range ready {
 		switch {
-		case i >= u.limits().Begins:
+		case i >= u.Limits.Begins:
 			u.notes.more = true
 			return
 		case !u.api.tried(it, verdictLasts, u.trialsFor(it, it.method)...):

@@ -59,6 +59,13 @@ func sent(w *setplan.Window, set types.NamespacedName, name string) bool {
 	return w.Send(set, pod, &begun)
 }
 
+// places are limits with so many Pods in flight.
+func places(n int) setplan.Limits {
+	limits := setplan.DefaultLimits()
+	limits.InFlight = n
+	return limits
+}
+
 // back has a Pod come back, in a version after that which its begin was sent on.
 func back(w *setplan.Window, set types.NamespacedName, name string, now time.Time) setplan.Answer {
 	sent(w, set, name)
@@ -66,7 +73,7 @@ func back(w *setplan.Window, set types.NamespacedName, name string, now time.Tim
 }
 
 func TestOnlyPodsThatAreOursToMoveTakeAPlace(t *testing.T) {
-	limits := setplan.Limits{InFlight: 2}
+	limits := places(2)
 	w := setplan.NewWindow(limits)
 	a := w.Planned(web, allowing("a", "b", "c", "d"), noon)
 	require.Equal(t, []string{"a", "b"}, names(a))
@@ -88,7 +95,7 @@ func TestOnlyPodsThatAreOursToMoveTakeAPlace(t *testing.T) {
 }
 
 func TestPodsBeyondTheBudgetBeginAsOthersComeBack(t *testing.T) {
-	w := setplan.NewWindow(setplan.Limits{})
+	w := setplan.NewWindow(setplan.DefaultLimits())
 	plan := setplan.WindowPlan{
 		Allowed: queued("a"), Next: queued("b", "c", "d"), Spare: -1, UnderWay: map[types.UID]bool{"x": false, "y": false},
 	}
@@ -115,7 +122,7 @@ func TestAnEventThatComesLate(t *testing.T) {
 		"a Pod of which nothing is known yet": func(w *setplan.Window) { w.Hold(shop, noon) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := setplan.NewWindow(setplan.Limits{})
+			w := setplan.NewWindow(setplan.DefaultLimits())
 			require.Equal(t, []string{"a"}, names(w.Planned(web, plan, noon)))
 			begins(w)
 			for _, late := range []types.UID{"a", "x"} {
@@ -123,7 +130,7 @@ func TestAnEventThatComesLate(t *testing.T) {
 			}
 		})
 	}
-	w := setplan.NewWindow(setplan.Limits{})
+	w := setplan.NewWindow(setplan.DefaultLimits())
 	w.Planned(web, plan, noon)
 	require.True(t, sent(w, web, "a"))
 	require.Equal(t, []string{"b"}, names(back(w, web, "a", noon)), "it went out and came back")
@@ -131,7 +138,7 @@ func TestAnEventThatComesLate(t *testing.T) {
 }
 
 func TestADecisionThatReadsTakesBackWhatIsNotSent(t *testing.T) {
-	w := setplan.NewWindow(setplan.Limits{InFlight: 2})
+	w := setplan.NewWindow(places(2))
 	require.Equal(t, []string{"a", "b"}, names(w.Planned(web, allowing("a", "b", "c"), noon)))
 	require.Empty(t, names(w.Planned(shop, allowing("s"), noon)))
 	require.True(t, sent(w, web, "a"))
@@ -153,7 +160,7 @@ func TestADecisionThatReadsTakesBackWhatIsNotSent(t *testing.T) {
 
 func TestABeginThatFailed(t *testing.T) {
 	a := version("a", "1")
-	w := setplan.NewWindow(setplan.Limits{})
+	w := setplan.NewWindow(setplan.DefaultLimits())
 	w.Planned(web, allowing("a"), noon)
 	require.True(t, sent(w, web, "a"))
 	require.False(t, w.Failed(web, a), "it may be sent again")
@@ -170,7 +177,7 @@ func TestABeginThatFailed(t *testing.T) {
 }
 
 func TestCollaSetsTakeTurns(t *testing.T) {
-	w := setplan.NewWindow(setplan.Limits{InFlight: 1})
+	w := setplan.NewWindow(places(1))
 	require.Equal(t, []string{"a"}, names(w.Planned(web, allowing("a", "b", "c", "d"), noon)))
 	require.Empty(t, names(w.Planned(shop, allowing("s", "t"), noon)))
 	var order []string
@@ -192,7 +199,7 @@ func TestCollaSetsTakeTurns(t *testing.T) {
 }
 
 func TestAPodThatIsNotFitGivesItsPlaceBack(t *testing.T) {
-	w := setplan.NewWindow(setplan.Limits{InFlight: 1})
+	w := setplan.NewWindow(places(1))
 	w.Planned(web, allowing("a", "b"), noon)
 	require.Equal(t, []string{"b"}, names(w.Drop(web, "a", noon)))
 	require.Empty(t, names(w.Planned(shop, allowing("s"), noon)))
@@ -365,8 +372,7 @@ func (w *windowed) back(set types.NamespacedName, name string) {
 func TestAWindowInAnyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &windowed{T: t, now: noon, sets: map[types.NamespacedName]*windowedSet{}, ours: map[types.UID]time.Time{}}
-		w.limits = setplan.Limits{InFlight: rapid.IntRange(1, 4).Draw(t, "places"), OursFor: 3 * time.Second,
-			HandoverFor: time.Second / 4}
+		w.limits = places(rapid.IntRange(1, 4).Draw(t, "places"))
 		w.window = setplan.NewWindow(w.limits)
 		sets := []types.NamespacedName{web, shop, {Name: "third"}}[:rapid.IntRange(1, 3).Draw(t, "sets")]
 		for _, set := range sets {
@@ -462,7 +468,7 @@ func TestARolloutThroughTheWindow(t *testing.T) {
 		w.Partition = rapid.SampledFrom([]int{0, 2, 29}).Draw(t, "partition")
 		goal := w.Replicas - w.Partition
 		rest := rapid.IntRange(1, 12).Draw(t, "rounds from one decision to the next")
-		limits := setplan.Limits{InFlight: rapid.IntRange(1, 30).Draw(t, "places")}
+		limits := places(rapid.IntRange(1, 30).Draw(t, "places"))
 		window := setplan.NewWindow(limits)
 		var plan setplan.Plan
 		heed := func(a setplan.Answer) {

@@ -27,8 +27,8 @@ import (
 type Snapshot struct {
 	// Pod is the Pod as last observed.
 	Pod podops.View
-	// Carried is the operation that has been carried out by its record, and is to be finished here; zero if there is none.
-	Carried Carried
+	// Finish is the operation that has been carried out by its record, and is to be finished here; zero if there is none.
+	Finish Finish
 	// Rules are all rules of the Pod's namespace; nil if there are none.
 	Rules []podops.Rule
 	// Frozen says why nothing may be taken out of service; "" if it may.
@@ -54,8 +54,8 @@ type Snapshot struct {
 	Now time.Time
 }
 
-// Carried names an operation: its ID, its type, and the value of its operating label.
-type Carried struct {
+// Finish names an operation: its ID, its type, and the value of its operating label.
+type Finish struct {
 	ID, Type, Request string
 }
 
@@ -103,7 +103,7 @@ func Decide(s Snapshot) Plan {
 	first := deletion(s, marked)
 	released, held := release(s)
 	first = first.Then(s.Pod, released)
-	first = first.Then(s.Pod, finish(first.Apply(s.Pod), s.Carried, s.Now))
+	first = first.Then(s.Pod, finish(first.Apply(s.Pod), s.Finish, s.Now))
 	overdue, nextLook := overdueOperations(first.Apply(s.Pod), s)
 	for _, o := range overdue {
 		if o.Policy == podops.DeadlineCancel {
@@ -149,7 +149,7 @@ func verdicts(v podops.View, s Snapshot) (verdicts podops.Verdicts, untried bool
 
 // finish ends the operation that has been carried out, with its record. Another request than the recorded one has yet
 // to be carried out.
-func finish(v podops.View, done Carried, now time.Time) podops.Change {
+func finish(v podops.View, done Finish, now time.Time) podops.Change {
 	if done.ID == "" {
 		return podops.Change{}
 	}

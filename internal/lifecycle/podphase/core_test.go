@@ -103,7 +103,7 @@ func TestTerminatingPodIsLeftAlone(t *testing.T) {
 }
 
 // operated is a Pod on which the operator of ID collaset acts under the request "7", as it records.
-func operated() (podops.View, podphase.Carried) {
+func operated() (podops.View, podphase.Finish) {
 	v := serving()
 	v.Ready, v.ServiceReady = false, corev1.ConditionFalse
 	delete(v.Labels, podops.ServiceAvailableLabel)
@@ -115,14 +115,14 @@ func operated() (podops.View, podphase.Carried) {
 	}
 	v.Labels[podops.PermissionPrefix+"/"+podops.TypeUpdate] = "7"
 	v.Annotations = map[string]string{appsv1alpha1.LastPodStatusAnnotation: "{}"}
-	return v, podphase.Carried{ID: "collaset", Type: podops.TypeUpdate, Request: "7"}
+	return v, podphase.Finish{ID: "collaset", Type: podops.TypeUpdate, Request: "7"}
 }
 
 func TestAnOperationIsFinishedForItsOperator(t *testing.T) {
 	v, carried := operated()
 	require.Equal(t, podops.PhaseOperate, podops.PhaseOf(v, "collaset"))
 	require.True(t, decide(v).IsZero(), "nothing says that it has been carried out")
-	plan := podphase.Decide(podphase.Snapshot{Pod: v, Carried: carried, Now: now})
+	plan := podphase.Decide(podphase.Snapshot{Pod: v, Finish: carried, Now: now})
 	assert.Equal(t, corev1.ConditionTrue, plan.Step.ServiceReady, "its end and traffic on are one write")
 	after := plan.Step.Apply(v)
 	assert.Equal(t, podops.PhaseCompleting, podops.PhaseOf(after, "collaset"))
@@ -137,32 +137,32 @@ func TestAnOperationIsFinishedBeforeItsRulesAreAsked(t *testing.T) {
 	tested.Spec.Selector = &metav1.LabelSelector{}
 	stage := appsv1alpha1.StagePostCheck
 	tested.Spec.Rules = []appsv1alpha1.TransitionRule{{Name: "smoke", Stage: &stage}}
-	plan := podphase.Decide(podphase.Snapshot{Pod: v, Carried: carried,
+	plan := podphase.Decide(podphase.Snapshot{Pod: v, Finish: carried,
 		Rules: []podops.Rule{podops.CompileRule(tested)}, Now: now})
 	assert.Empty(t, plan.Step.ServiceReady)
 	assert.Equal(t, podops.PhasePostCheck, podops.PhaseOf(plan.Step.Apply(v), "collaset"))
 }
 
 func TestOnlyTheOperationOfTheRecordIsFinished(t *testing.T) {
-	for name, change := range map[string]func(*podops.View, *podphase.Carried){
-		"another request":  func(_ *podops.View, c *podphase.Carried) { c.Request = "6" },
-		"another type":     func(_ *podops.View, c *podphase.Carried) { c.Type = podops.TypeScaleIn },
-		"another operator": func(_ *podops.View, c *podphase.Carried) { c.ID = "job" },
-		"before it was let pass": func(v *podops.View, _ *podphase.Carried) {
+	for name, change := range map[string]func(*podops.View, *podphase.Finish){
+		"another request":  func(_ *podops.View, c *podphase.Finish) { c.Request = "6" },
+		"another type":     func(_ *podops.View, c *podphase.Finish) { c.Type = podops.TypeScaleIn },
+		"another operator": func(_ *podops.View, c *podphase.Finish) { c.ID = "job" },
+		"before it was let pass": func(v *podops.View, _ *podphase.Finish) {
 			delete(v.Labels, podops.PreCheckedPrefix+"/collaset")
 			delete(v.Labels, podops.OperatePrefix+"/collaset")
 			v.Labels[podops.PreCheckPrefix+"/collaset"] = "7"
 		},
-		"on a Pod that is deleted": func(v *podops.View, _ *podphase.Carried) { v.Terminating = true },
+		"on a Pod that is deleted": func(v *podops.View, _ *podphase.Finish) { v.Terminating = true },
 		"on a Pod that was called so": func(v *podops.View,
-			_ *podphase.Carried) {
+			_ *podphase.Finish) {
 			delete(v.Labels, podops.OperatingPrefix+"/collaset")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v, carried := operated()
 			change(&v, &carried)
-			plan := podphase.Decide(podphase.Snapshot{Pod: v, Carried: carried, Rules: []podops.Rule{holding()}, Now: now})
+			plan := podphase.Decide(podphase.Snapshot{Pod: v, Finish: carried, Rules: []podops.Rule{holding()}, Now: now})
 			assert.Equal(t, decide(v, holding()), plan, "as if there were no record")
 		})
 	}

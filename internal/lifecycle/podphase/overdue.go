@@ -38,9 +38,7 @@ func overdueOperations(v podops.View, s Snapshot) (overdue []Overdue, nextLook t
 			since = s.Now
 		}
 		if left := deadline.After - s.Now.Sub(since); left > 0 {
-			if nextLook == 0 || left < nextLook {
-				nextLook = left
-			}
+			nextLook = Soonest(nextLook, left)
 			continue
 		}
 		if waits == nil {
