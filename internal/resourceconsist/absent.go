@@ -17,49 +17,27 @@ import (
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 )
 
-// absences remembers which employers a live read did not find, so that the events of many Pods cost one read. The zero
-// value is ready to use.
-type absences struct {
-	mu   sync.Mutex
-	till map[client.ObjectKey]time.Time
-}
-
 const (
-	// absentFor is how long such an answer counts. An employer that comes back is in the cache, and is not asked about.
+	// absentFor is how long it counts that a live read did not find an employer. One that comes back is in the cache, and
+	// is not asked about.
 	absentFor = 30 * time.Second
 	// mostAbsent bounds the memory.
 	mostAbsent = 10_000
 )
 
-func (a *absences) has(key client.ObjectKey, now time.Time) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	till, ok := a.till[key]
-	if ok && !now.Before(till) {
-		delete(a.till, key)
-	}
-	return ok && now.Before(till)
-}
-
-func (a *absences) add(key client.ObjectKey, now time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.till == nil || len(a.till) >= mostAbsent {
-		a.till = map[client.ObjectKey]time.Time{}
-	}
-	a.till[key] = now.Add(absentFor)
-}
-
 // find returns an employer that a Pod names and the cache does not have: nil if it does not exist. One that exists has
 // lost its label while no process looked; it stays a stray in the index until its Pods are released.
 func (c *podController) find(ctx context.Context, key client.ObjectKey) (*employer, error) {
-	if !c.holdsEmployers() || c.absent.has(key, c.clock.Now()) {
+	if !c.holdsEmployers() {
+		return nil, nil
+	}
+	if _, absent := c.absent.Get(key); absent {
 		return nil, nil
 	}
 	object := backend.New(c.example)
 	err := c.live.Get(ctx, key, object)
 	if apierrors.IsNotFound(err) {
-		c.absent.add(key, c.clock.Now())
+		c.absent.Add(key, true, absentFor)
 		return nil, nil
 	}
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -57,9 +58,10 @@ type podController struct {
 	adapters []backend.Backend
 	options  api.Options
 	// finalizer is api.Finalizer.
-	finalizer         func(employerName string) string
-	employers         *employers
-	absent            absences
+	finalizer func(employerName string) string
+	employers *employers
+	// absent are employers that a live read did not find, so that the events of many Pods cost one read.
+	absent            *cache.LRUExpireCache
 	provisions        provisions
 	backendConditions *backendConditions
 	records           *records
@@ -90,6 +92,7 @@ func newPodController(
 	c := &podController{
 		clock: clock.RealClock{}, kind: gvk.Kind, gvk: gvk, example: example, adapters: adapters, options: options,
 		finalizer: api.Finalizer,
+		absent:    cache.NewLRUExpireCacheWithClock(mostAbsent, clock.RealClock{}),
 		employers: newEmployers(), records: newRecords(), podQueue: &waker{}, employerQueue: &waker{},
 	}
 	c.backendConditions = newBackendConditions(c.employerQueue.wake)

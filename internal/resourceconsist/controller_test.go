@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	testclock "k8s.io/utils/clock/testing"
@@ -101,6 +102,7 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 		api.Options{DrainTime: 2 * time.Second}, []backend.Backend{b.proxy})
 	b.pods.client, b.pods.live, b.pods.recorder, b.pods.clock, b.pods.writes = b.client, b.client, b.recorder, b.clock,
 		freshness.New(b.client, b.clock)
+	b.pods.absent = cache.NewLRUExpireCacheWithClock(mostAbsent, b.clock)
 	var err error
 	b.pods.metrics, err = newPodMetrics(prometheus.NewRegistry(), prometheus.NewRegistry(), "Service", b.pods.records,
 		b.pods.backendConditions)
@@ -632,7 +634,7 @@ func TestAbsenceIsAskedForOnce(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, 1, reads)
-	b.clock.SetTime(b.clock.Now().Add(absentFor))
+	b.clock.SetTime(b.clock.Now().Add(absentFor + 1))
 	b.patchErr = nil
 	_, err := b.reconcilePod()
 	require.NoError(t, err)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -47,11 +47,11 @@ type employerController struct {
 	// pods is the controller that shares the index of employers.
 	pods              *podController
 	backendConditions *backendConditions
-	notes             notes
-
-	mu sync.Mutex
+	// recordedConditions are of recordedCondition, by the employer's UID, so that each change is recorded once. What was
+	// written can be read again.
+	recordedConditions *lru.Cache
 	// told holds the annotation of drain seconds that was reported as invalid, by the employer's UID.
-	told map[types.UID]string
+	told *lru.Cache
 }
 
 const (
@@ -59,8 +59,9 @@ const (
 	strayPoll = time.Second
 	// cleanPoll is how soon to ask again whether a backend holds members of an employer that has no Pod left.
 	cleanPoll = 250 * time.Millisecond
-	// mostTold bounds the memory of reported employers.
-	mostTold = 1000
+	// mostRecorded and mostTold bound the memory of employers.
+	mostRecorded = 10_000
+	mostTold     = 1000
 	// pageSize is how many objects a live list asks for at a time.
 	pageSize = 500
 )
@@ -71,7 +72,8 @@ func newEmployerController(pods *podController, cached client.Reader) *employerC
 		writes: freshness.New(cached, pods.clock),
 		client: pods.client, live: pods.live, recorder: pods.recorder, clock: pods.clock, kind: pods.kind,
 		adapters: pods.adapters,
-		pods:     pods, backendConditions: pods.backendConditions, told: map[types.UID]string{},
+		pods:     pods, backendConditions: pods.backendConditions,
+		recordedConditions: lru.New(mostRecorded), told: lru.New(mostTold),
 	}
 }
 
@@ -206,7 +208,7 @@ func (r *employerController) forget(ctx context.Context, key client.ObjectKey, e
 	}
 	r.backendConditions.forget(key)
 	r.pods.provisions.forget(e.object.GetUID())
-	r.notes.forget(e.object.GetUID())
+	r.recordedConditions.Remove(e.object.GetUID())
 }
 
 // manage holds the employer, makes its resources or lets it go, and returns when to look again, zero if an event will
@@ -417,15 +419,10 @@ func (r *employerController) letGo(
 func (r *employerController) report(object client.Object) {
 	_, err := api.DrainTime(object, 0)
 	raw := object.GetAnnotations()[api.DrainSecondsAnnotation]
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err == nil || r.told[object.GetUID()] == raw {
+	if told, _ := r.told.Get(object.GetUID()); err == nil || told == raw {
 		return
 	}
-	if len(r.told) >= mostTold {
-		clear(r.told) // telling some of them again is better than growing for ever
-	}
-	r.told[object.GetUID()] = raw
+	r.told.Add(object.GetUID(), raw)
 	r.recorder.Eventf(object, nil, corev1.EventTypeWarning, "DrainTimeInvalid", "Drain",
 		"annotation %s is %q: give whole seconds, at least 0; the default counts until then", api.DrainSecondsAnnotation, raw)
 }

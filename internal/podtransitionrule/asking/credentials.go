@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
+	"k8s.io/apimachinery/pkg/util/cache"
 	kubeclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -30,21 +29,18 @@ type credentials struct {
 // secrets reads credentials past the cache and remembers them for a short time. It is safe for concurrent use.
 type secrets struct {
 	direct kubeclient.Reader
-	clock  clock.PassiveClock
-
-	mu         sync.Mutex
-	remembered map[types.NamespacedName]remembered
+	// known are of remembered, by the Secret's name.
+	known *cache.LRUExpireCache
 }
 
 // remembered is what reading a Secret brought.
 type remembered struct {
-	at          time.Time
 	credentials *credentials
 	err         error
 }
 
-func newSecrets(direct kubeclient.Reader, clk clock.PassiveClock) *secrets {
-	return &secrets{direct: direct, clock: clk, remembered: map[types.NamespacedName]remembered{}}
+func newSecrets(direct kubeclient.Reader, clk cache.Clock) *secrets {
+	return &secrets{direct: direct, known: cache.NewLRUExpireCacheWithClock(maxSecrets, clk)}
 }
 
 // of returns what the Secret of a rule's namespace has; nil for no name. Errors are misconfigured
@@ -53,25 +49,16 @@ func (s *secrets) of(ctx context.Context, namespace, name string) (*credentials,
 	if name == "" {
 		return nil, nil
 	}
-	key, now := types.NamespacedName{Namespace: namespace, Name: name}, s.clock.Now()
-	s.mu.Lock()
-	known, has := s.remembered[key]
-	s.mu.Unlock()
-	if has && now.Sub(known.at) < rememberSecret {
+	key := types.NamespacedName{Namespace: namespace, Name: name}
+	found, _ := s.known.Get(key)
+	if known, ok := found.(remembered); ok {
 		return known.credentials, known.err
 	}
 	read, err := s.read(ctx, key)
 	if lasting := (misconfigured{}); err != nil && !errors.As(err, &lasting) {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for old, r := range s.remembered {
-		if now.Sub(r.at) >= rememberSecret || len(s.remembered) >= maxSecrets {
-			delete(s.remembered, old)
-		}
-	}
-	s.remembered[key] = remembered{at: now, credentials: read, err: err}
+	s.known.Add(key, remembered{credentials: read, err: err}, rememberSecret)
 	return read, err
 }
 
