@@ -125,7 +125,7 @@ func AddToManager(mgr manager.Manager, example client.Object, options api.Option
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexName(kind), indexer); err != nil {
 		return fmt.Errorf("indexing Pods by the %s that they name: %w", kind, err)
 	}
-	return errors.Join(c.watch(mgr), addEmployerController(mgr, c), mgr.Add(explainSync(mgr, gvk, backend.New(example))))
+	return errors.Join(c.watch(mgr), addEmployerController(mgr, c))
 }
 
 func kindOf(mgr manager.Manager, example client.Object, adapters []backend.Backend) (schema.GroupVersionKind, error) {

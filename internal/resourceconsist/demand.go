@@ -28,9 +28,6 @@ func AddToManagerOnDemand(
 	if err != nil {
 		return err
 	}
-	if err := mgr.Add(explainSync(mgr, gvk, backend.New(example))); err != nil {
-		return err
-	}
 	l := leftovers{gvk: gvk, live: mgr.GetAPIReader(), held: slices.ContainsFunc(adapters, holds)}
 	return ondemand.AddToManager(mgr, ondemand.Controller{
 		Kind:     backend.New(example),
