@@ -70,7 +70,6 @@ type podController struct {
 	started atomic.Bool
 	// statusless is true if the kind has conditions and no status subresource, so that nothing can be recorded there.
 	statusless atomic.Bool
-	metrics    *podMetrics
 	// podQueue and employerQueue enqueue into this controller and that of employers.
 	podQueue, employerQueue *waker
 }
@@ -116,8 +115,7 @@ func AddToManager(mgr manager.Manager, example client.Object, options api.Option
 	c := newPodController(gvk, example, options, adapters)
 	c.client, c.live, c.recorder = mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("resourceconsist-controller")
 	c.writes = freshness.New(mgr.GetCache(), nil)
-	if c.metrics, err = newPodMetrics(metrics.Registry, metric.RegistryOf(mgr), kind, c.records,
-		c.backendConditions); err != nil {
+	if err := registerMetrics(metrics.Registry, metric.RegistryOf(mgr), kind, c.records, c.backendConditions); err != nil {
 		return err
 	}
 	indexer := func(o client.Object) []string { return expectedKeys(kind, o) }
@@ -284,7 +282,7 @@ func (c *podController) wakeEmployees(ctx context.Context, key client.ObjectKey,
 		var pods corev1.PodList
 		if err := c.client.List(ctx, &pods, client.InNamespace(key.Namespace), which,
 			client.UnsafeDisableDeepCopy); err != nil {
-			c.metrics.lost.Inc() // only a cache that has stopped answers with an error
+			lost.WithLabelValues(c.kind).Inc() // only a cache that has stopped answers with an error
 			return
 		}
 		for i := range pods.Items {

@@ -103,10 +103,8 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 	b.pods.client, b.pods.live, b.pods.recorder, b.pods.clock, b.pods.writes = b.client, b.client, b.recorder, b.clock,
 		freshness.New(b.client, b.clock)
 	b.pods.absent = cache.NewLRUExpireCacheWithClock(mostAbsent, b.clock)
-	var err error
-	b.pods.metrics, err = newPodMetrics(prometheus.NewRegistry(), prometheus.NewRegistry(), "Service", b.pods.records,
-		b.pods.backendConditions)
-	require.NoError(t, err)
+	require.NoError(t, registerMetrics(prometheus.NewRegistry(), prometheus.NewRegistry(), "Service", b.pods.records,
+		b.pods.backendConditions))
 	b.employers = newEmployerController(b.pods, b.pods.client)
 	b.index("web")
 	return b

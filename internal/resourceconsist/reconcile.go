@@ -212,7 +212,7 @@ func (c *podController) move(pod *corev1.Pod, moves []traffic.Action) {
 			} else {
 				mover.Deregister(e.object, pod)
 			}
-			c.metrics.did(m.Verb)
+			actions.WithLabelValues(c.kind, string(m.Verb)).Inc()
 		}
 	}
 }
@@ -246,7 +246,7 @@ func (c *podController) write(
 		return reconcile.Result{}, fmt.Errorf("patching pod %s: %w", key, err)
 	}
 	for _, a := range plan.Written {
-		c.metrics.did(a.Verb)
+		actions.WithLabelValues(c.kind, string(a.Verb)).Inc()
 	}
 	log.FromContext(ctx).V(1).Info("changed the Pod", "actions", plan.Written)
 	if c.unmanagedPods.has(key) {

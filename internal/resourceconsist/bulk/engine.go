@@ -54,7 +54,6 @@ type Engine struct {
 	adapter adapter
 	options api.CallOptions
 	clock   clock.WithTicker
-	metrics *callMetrics
 	limiter *rate.Limiter
 	queue   workqueue.TypedDelayingInterface[types.NamespacedName]
 	// slow are employers whose last call was slow and whose next one is due.
@@ -99,9 +98,8 @@ type slot struct {
 
 // newEngine makes an engine, whose err is what is wrong with the options. A nil clock means the real one.
 func newEngine(a adapter, options api.CallOptions, clk clock.WithTicker) *Engine {
-	err := validate(options)
-	m, metricsErr := newCallMetrics(metrics.Registry, a.Name())
-	if err = errors.Join(err, metricsErr); err != nil {
+	err := errors.Join(validate(options), registerMetrics(metrics.Registry, a.Name()))
+	if err != nil {
 		err = fmt.Errorf("adapter %s: %w", a.Name(), err)
 	}
 	if clk == nil {
@@ -113,7 +111,7 @@ func newEngine(a adapter, options api.CallOptions, clk clock.WithTicker) *Engine
 		limit = rate.Inf
 	}
 	e := &Engine{
-		adapter: a, options: options, clock: clk, metrics: m, err: err, limiter: rate.NewLimiter(limit, options.Burst),
+		adapter: a, options: options, clock: clk, err: err, limiter: rate.NewLimiter(limit, options.Burst),
 		queue: workqueue.NewTypedDelayingQueueWithConfig(
 			workqueue.TypedDelayingQueueConfig[types.NamespacedName]{Clock: clk}),
 		slow:   workqueue.NewTyped[types.NamespacedName](),
@@ -253,7 +251,7 @@ func (e *Engine) conditionOf(s *slot, now time.Time) *metav1.Condition {
 	reason, message := s.group.problem()
 	message = failures.Steady(message)
 	failing := len(s.group.failing)
-	e.metrics.members.Add(float64(failing - s.failing))
+	failingMembers.WithLabelValues(e.adapter.Name()).Add(float64(failing - s.failing))
 	s.failing = failing
 	inSync := reason == api.ConditionReasonInSync
 	if inSync && s.group.full == 0 || reason == s.toldReason &&
@@ -262,9 +260,9 @@ func (e *Engine) conditionOf(s *slot, now time.Time) *metav1.Condition {
 	}
 	switch wasFailing := s.toldReason != "" && s.toldReason != api.ConditionReasonInSync; {
 	case inSync && wasFailing:
-		e.metrics.groups.Dec()
+		failingEmployers.WithLabelValues(e.adapter.Name()).Dec()
 	case !inSync && !wasFailing:
-		e.metrics.groups.Inc()
+		failingEmployers.WithLabelValues(e.adapter.Name()).Inc()
 	}
 	s.toldReason, s.toldMessage, s.toldAt = reason, message, now
 	c := &metav1.Condition{
@@ -349,7 +347,7 @@ func (e *Engine) call(ctx context.Context, employer client.Object, c *call) (hel
 			err = fmt.Errorf("adapter %s panicked: %v", e.adapter.Name(), p)
 			log.FromContext(ctx).Error(err, "the call counts as failed", "stack", string(debug.Stack()))
 		}
-		e.metrics.called(c.verb, err, e.clock.Since(began))
+		observeCall(e.adapter.Name(), c.verb, err, e.clock.Since(began))
 		log.FromContext(ctx).V(1).Info("called a provider", "adapter", e.adapter.Name(),
 			"employer", client.ObjectKeyFromObject(employer),
 			"verb", c.verb, "asked", len(c.ids), "changes", len(c.changes), "error", err)
@@ -435,9 +433,9 @@ func (e *Engine) drop(key types.NamespacedName, s *slot) {
 	delete(e.slots, key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e.metrics.members.Sub(float64(s.failing))
+	failingMembers.WithLabelValues(e.adapter.Name()).Sub(float64(s.failing))
 	if s.toldReason != "" && s.toldReason != api.ConditionReasonInSync {
-		e.metrics.groups.Dec()
+		failingEmployers.WithLabelValues(e.adapter.Name()).Dec()
 	}
 	s.failing, s.toldReason = 0, ""
 }
