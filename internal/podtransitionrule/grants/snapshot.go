@@ -32,7 +32,8 @@ type Snapshot struct {
 	GracefulDeletion string
 	// Answers are what webhooks have said, by what they were asked. What is missing has not been answered.
 	Answers map[Subject]Answer
-	// Tasks become the RuleStates of each rule's status, by the rule's UID. A rule that is missing has none.
+	// Tasks become the RuleStates of each rule's status, by the rule's UID. A rule that is missing has none. They are as
+	// the API server keeps them: sorted, and with whole seconds.
 	Tasks map[types.UID][]appsv1alpha1.RuleState
 	// Invalid says what is wrong with the webhook checks of a rule, by the rule's UID: no webhook can be asked before the
 	// rule is changed. Its webhook checks refuse every Pod.
