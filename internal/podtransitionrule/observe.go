@@ -111,7 +111,7 @@ func (w *owners) in(ctx context.Context, namespace string) ([]grants.Owner, erro
 	var all []grants.Owner
 	add := func(o client.Object, replicas int32, surges bool, podLabels map[string]string) {
 		if replicas > 0 && o.GetDeletionTimestamp() == nil {
-			all = append(all, grants.Owner{UID: o.GetUID(), Name: o.GetName(), Replicas: replicas, Surges: surges,
+			all = append(all, grants.Owner{UID: o.GetUID(), Replicas: replicas, Surges: surges,
 				PodLabels: podLabels})
 		}
 	}

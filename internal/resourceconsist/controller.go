@@ -54,11 +54,9 @@ type podController struct {
 	kind string
 	gvk  schema.GroupVersionKind
 	// example is an empty employer.
-	example  client.Object
-	adapters []backend.Backend
-	options  api.Options
-	// finalizer is api.Finalizer.
-	finalizer func(employerName string) string
+	example   client.Object
+	adapters  []backend.Backend
+	options   api.Options
 	employers *employers
 	// absent are employers that a live read did not find, so that the events of many Pods cost one read.
 	absent            *cache.LRUExpireCache
@@ -90,7 +88,6 @@ func newPodController(
 	}
 	c := &podController{
 		clock: clock.RealClock{}, kind: gvk.Kind, gvk: gvk, example: example, adapters: adapters, options: options,
-		finalizer: api.Finalizer,
 		absent:    cache.NewLRUExpireCacheWithClock(mostAbsent, clock.RealClock{}),
 		employers: newEmployers(), records: newRecords(), podQueue: &waker{}, employerQueue: &waker{},
 	}

@@ -33,6 +33,7 @@ import (
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
+	"kusionstack.io/kuperator/internal/resourceconsist/traffic"
 )
 
 // proxy is a backend.Mover in memory.
@@ -649,11 +650,11 @@ func TestTwoEmployersOfOneFinalizerAreBothTold(t *testing.T) {
 	old := webService()
 	old.CreationTimestamp = metav1.NewTime(time.Date(2026, 4, 1, 0, 0, 0, 0, time.UTC))
 	b := newBench(t, old, young, webPod())
-	b.pods.finalizer = func(string) string { return podops.ProtectionFinalizerPrefix + "/same" }
 	b.index("young")
-	b.serviceReady(corev1.ConditionTrue)
-	_, err := b.reconcilePod()
-	require.NoError(t, err)
+	web, other := api.EmployerKey("Service", client.ObjectKeyFromObject(old)), api.EmployerKey("Service",
+		client.ObjectKeyFromObject(young))
+	b.pods.backendConditions.reportPod(client.ObjectKeyFromObject(webPod()), b.pods.finalizerConflicts(traffic.Plan{
+		FinalizerConflicts: []traffic.FinalizerConflict{{Employer: web, With: other}, {Employer: other, With: web}}}))
 	for _, name := range []string{"web", "young"} {
 		_, err := b.employers.Reconcile(t.Context(),
 			reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: name}})

@@ -131,7 +131,7 @@ func (c *podController) observe(ctx context.Context, pod *corev1.Pod) (traffic.S
 	for _, e := range found {
 		key := client.ObjectKeyFromObject(e.object)
 		observed := traffic.Employer{
-			Key: api.EmployerKey(c.kind, key), Finalizer: c.finalizer(e.object.GetName()), Drain: e.drain, Prepared: e.prepared,
+			Key: api.EmployerKey(c.kind, key), Finalizer: api.Finalizer(e.object.GetName()), Drain: e.drain, Prepared: e.prepared,
 		}
 		for i := range c.adapters {
 			observed.Backends = append(observed.Backends, c.ask(i, e, pod, now))
@@ -151,7 +151,7 @@ func (c *podController) finalizerConflicts(plan traffic.Plan) map[subject]metav1
 		}
 		told[subject{key, "", "finalizer of " + conflict.With}] = failure(api.ConditionReasonFinalizerShared, fmt.Sprintf(
 			"the finalizer %s is also that of %s, so Pods of both wait until both have let go of them: %s",
-			c.finalizer(key.Name), conflict.With, c.toRename(key, conflict.With)))
+			api.Finalizer(key.Name), conflict.With, c.toRename(key, conflict.With)))
 	}
 	return told
 }
@@ -191,7 +191,7 @@ func (c *podController) ask(position int, e *employer, pod *corev1.Pod, now time
 		return b
 	}
 	b.NotServingSince = c.records.idle(pod, e.object.GetName()+"/"+adapter.Name(), seen.Serving, now)
-	if !seen.Since.IsZero() && !seen.Serving {
+	if !seen.Since.IsZero() {
 		b.NotServingSince = seen.Since
 	}
 	return b

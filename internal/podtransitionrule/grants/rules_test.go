@@ -361,12 +361,10 @@ func TestWebhookChecks(t *testing.T) {
 		assert.Equal(t, "a", questions[0].PodName)
 		assert.Equal(t, "False InForce", reconciling(s))
 	})
-	t.Run("its reason is shown, and it may say no for good or for now", func(t *testing.T) {
+	t.Run("its reason is shown when it says no", func(t *testing.T) {
 		s := settled(said(start(), Answer{Reason: "not today"}))
 		assert.Equal(t, []appsv1alpha1.RejectInfo{{RuleName: "hook", Reason: "not today"}}, rejects(s, "a"))
 		assert.Equal(t, "True AskingWebhook", reconciling(s))
-		s = settled(said(start(), Answer{Reason: "never", Final: true}))
-		assert.Equal(t, "False InForce", reconciling(s))
 	})
 	t.Run("a reason of any length does not make the status grow beyond bounds", func(t *testing.T) {
 		s := settled(said(start(), Answer{Reason: strings.Repeat("ä", 1<<20)}))

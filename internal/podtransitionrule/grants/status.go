@@ -61,7 +61,7 @@ func (d *decision) plan() Plan {
 		}
 		counted.UpdateTime = &now
 		plan.Statuses = append(plan.Statuses, RuleStatus{
-			Name: r.Name, UID: r.UID, ResourceVersion: r.ResourceVersion, Status: counted,
+			Name: r.Name, UID: r.UID, Status: counted,
 			NewlyStalled: worth.stalled, NewlyForeignBudget: worth.foreignBudget,
 		})
 	}
