@@ -27,7 +27,7 @@ const (
 // get written in time, or fails, comes again with a later decision.
 type annotator struct {
 	client client.Client
-	// after is how long something must hold a Pod up before it is written there. Zero means for ever.
+	// after is how long something must hold a Pod up before it is written there. Zero means that nothing is.
 	after time.Duration
 	queue chan podNote
 }
@@ -140,14 +140,12 @@ func (a *annotator) pass(name string, ns *namespace, notes []grants.Note, now ti
 // sweep removes the notes that rules have left on Pods of a namespace that has no rule any more. It returns when to
 // look again, zero for never: what was on its way when the last rule went may be written after the first look.
 func (r *reconciler) sweep(ctx context.Context, name string, ns *namespace) (time.Duration, error) {
-	now := r.clock.Now()
-	if clean, was := r.cleanNamespaces.Load(name); was {
-		if since, ok := clean.(time.Time); ok && since.IsZero() {
-			if r.freeze.gone(ctx, name) {
-				r.cleanNamespaces.Delete(name)
-			}
-			return 0, nil
+	now, clean := r.clock.Now(), r.clean(name)
+	if clean.settled {
+		if r.freeze.gone(ctx, name) {
+			r.cleanNamespaces.Delete(name)
 		}
+		return 0, nil
 	}
 	pods, err := r.pods(name, ns)
 	if err != nil {
@@ -164,12 +162,28 @@ func (r *reconciler) sweep(ctx context.Context, name string, ns *namespace) (tim
 		r.cleanNamespaces.Delete(name)
 		return grants.Soonest(r.notes.pass(name, ns, notes, now), noteAgain), nil
 	}
-	first, _ := r.cleanNamespaces.LoadOrStore(name, now)
-	if since, ok := first.(time.Time); ok && now.Sub(since) < noteAgain {
-		return noteAgain - now.Sub(since), nil
+	if clean.since.IsZero() {
+		clean.since = now
 	}
-	r.cleanNamespaces.Store(name, time.Time{}) // for good
-	return 0, nil
+	rest := noteAgain - now.Sub(clean.since)
+	clean.settled = rest <= 0
+	r.cleanNamespaces.Store(name, clean)
+	return max(rest, 0), nil
+}
+
+// cleanNamespace is a namespace without rules, on whose Pods there are no notes of rules.
+type cleanNamespace struct {
+	// since is when that was first seen.
+	since time.Time
+	// settled is true when no note can be on its way any more.
+	settled bool
+}
+
+// clean is what is remembered of a namespace without rules: the zero value if it had some, or notes, or was not seen.
+func (r *reconciler) clean(namespace string) cleanNamespace {
+	found, _ := r.cleanNamespaces.Load(namespace)
+	clean, _ := found.(cleanNamespace)
+	return clean
 }
 
 // ripensIn is how long a text must still hold before it is written, zero if it has for long enough, -1 for never.

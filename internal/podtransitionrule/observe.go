@@ -53,7 +53,7 @@ func (r *reconciler) pods(name string, ns *namespace) ([]grants.Pod, error) {
 		return nil, err
 	}
 	pods, _, _ := ns.pods.Read(cached, func(pod *corev1.Pod) grants.Pod {
-		return grants.Pod{View: podops.Read(pod), Owner: controllerUID(pod), NodeName: pod.Spec.NodeName}
+		return grants.Pod{View: podops.Read(pod), Owner: ownerUID(pod), NodeName: pod.Spec.NodeName}
 	})
 	return pods, nil
 }

@@ -47,7 +47,7 @@ type reconciler struct {
 
 	figures         *figures
 	namespaces      sync.Map // name to *namespace; one worker at a time uses one
-	cleanNamespaces sync.Map // name of a namespace without rules to when it was first seen without notes
+	cleanNamespaces sync.Map // name of a namespace without rules and without notes to cleanNamespace
 }
 
 // namespace is what is remembered of a namespace between two decisions. Losing it costs a fresh read.
