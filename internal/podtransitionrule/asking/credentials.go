@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/cache"
 	kubeclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"kusionstack.io/kuperator/internal/callout"
 )
 
 // Bounds of what is remembered of Secrets.
@@ -43,8 +45,8 @@ func newSecrets(direct kubeclient.Reader, clk cache.Clock) *secrets {
 	return &secrets{direct: direct, known: cache.NewLRUExpireCacheWithClock(maxSecrets, clk)}
 }
 
-// of returns what the Secret of a rule's namespace has; nil for no name. Errors are misconfigured
-// or unprepared.
+// of returns what the Secret of a rule's namespace has; nil for no name. Errors are
+// callout.Misconfigured, which lasts until a user changes the rule, a Secret or a flag, or unprepared.
 func (s *secrets) of(ctx context.Context, namespace, name string) (*credentials, error) {
 	if name == "" {
 		return nil, nil
@@ -55,7 +57,7 @@ func (s *secrets) of(ctx context.Context, namespace, name string) (*credentials,
 		return known.credentials, known.err
 	}
 	read, err := s.read(ctx, key)
-	if lasting := (misconfigured{}); err != nil && !errors.As(err, &lasting) {
+	if lasting := (*callout.Misconfigured)(nil); err != nil && !errors.As(err, &lasting) {
 		return nil, err
 	}
 	s.known.Add(key, remembered{credentials: read, err: err}, rememberSecret)
@@ -67,11 +69,11 @@ func (s *secrets) read(ctx context.Context, key types.NamespacedName) (*credenti
 	err := s.direct.Get(ctx, key, &secret)
 	switch {
 	case apierrors.IsForbidden(err):
-		return nil, misconfigured{fmt.Errorf(
+		return nil, &callout.Misconfigured{Err: fmt.Errorf(
 			"podtransitionrule-controller may not read Secret %s: add the component deploy/components/rule-webhook-secrets to its kustomization",
 			key.Name)}
 	case apierrors.IsNotFound(err):
-		return nil, misconfigured{fmt.Errorf(
+		return nil, &callout.Misconfigured{Err: fmt.Errorf(
 			"there is no Secret %s in namespace %s: create it, or change webhook.clientConfig.secretName",
 			key.Name, key.Namespace)}
 	case err != nil:
@@ -84,15 +86,18 @@ func (s *secrets) read(ctx context.Context, key types.NamespacedName) (*credenti
 	}
 	switch {
 	case secret.Type == corev1.SecretTypeServiceAccountToken: // its reader could be any user who may write rules
-		return nil, misconfigured{fmt.Errorf(
+		return nil, &callout.Misconfigured{Err: fmt.Errorf(
 			"the Secret %s is the token of a service account, which is not sent to webhooks: put a token for the server into a Secret of its own",
 			key.Name)}
 	case found.token == "" && len(found.certificate) == 0:
-		return nil, misconfigured{fmt.Errorf("the Secret %s has neither token nor tls.crt: add one of them", key.Name)}
+		return nil, &callout.Misconfigured{Err: fmt.Errorf(
+			"the Secret %s has neither token nor tls.crt: add one of them", key.Name)}
 	case (len(found.certificate) == 0) != (len(found.key) == 0):
-		return nil, misconfigured{fmt.Errorf("the Secret %s has only one of tls.crt and tls.key: add the other", key.Name)}
+		return nil, &callout.Misconfigured{Err: fmt.Errorf(
+			"the Secret %s has only one of tls.crt and tls.key: add the other", key.Name)}
 	case strings.ContainsAny(found.token, "\r\n\x00"):
-		return nil, misconfigured{errors.New("the token of Secret " + key.Name + " has more than one line: correct it")}
+		return nil, &callout.Misconfigured{Err: fmt.Errorf("the token of Secret %s has more than one line: correct it",
+			key.Name)}
 	}
 	return found, nil
 }
