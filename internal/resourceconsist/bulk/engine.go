@@ -11,8 +11,8 @@
 // wants.
 //
 // Words: an employee has members, each an entry of the backend with an ID. What a member should be is desired. A member
-// is confirmed when a reading that began after its last change shows it so. An unclaimed
-// member is one that no employee claims.
+// is confirmed when a reading that began after its last change shows it so. An unclaimed member is one that no employee
+// claims.
 //
 // Invariants:
 //
@@ -90,9 +90,8 @@ type slot struct {
 	tokenAt time.Time
 	// slow is true if its last call was a slow one, or the one under way is.
 	slow bool
-	// toldReason and toldMessage are what was last reported, toldAt is when.
+	// toldReason and toldMessage are what was last reported.
 	toldReason, toldMessage string
-	toldAt                  time.Time
 	failing                 int
 }
 
@@ -245,8 +244,7 @@ func (e *Engine) locked(key types.NamespacedName, s *slot, f func()) {
 	}
 }
 
-// conditionOf is the condition to report of a slot, nil if nothing has changed. A message that changes with every
-// retry, because the provider puts a number into it, is not a change.
+// conditionOf is the condition to report of a slot, nil if nothing has changed.
 func (e *Engine) conditionOf(s *slot, now time.Time) *metav1.Condition {
 	reason, message := s.group.problem()
 	message = failures.Steady(message)
@@ -254,8 +252,7 @@ func (e *Engine) conditionOf(s *slot, now time.Time) *metav1.Condition {
 	failingMembers.WithLabelValues(e.adapter.Name()).Add(float64(failing - s.failing))
 	s.failing = failing
 	inSync := reason == api.ConditionReasonInSync
-	if inSync && s.group.full == 0 || reason == s.toldReason &&
-		(message == s.toldMessage || now.Sub(s.toldAt) < e.options.MaxBackoff) {
+	if inSync && s.group.full == 0 || reason == s.toldReason && message == s.toldMessage {
 		return nil
 	}
 	switch wasFailing := s.toldReason != "" && s.toldReason != api.ConditionReasonInSync; {
@@ -264,7 +261,7 @@ func (e *Engine) conditionOf(s *slot, now time.Time) *metav1.Condition {
 	case !inSync && !wasFailing:
 		failingEmployers.WithLabelValues(e.adapter.Name()).Inc()
 	}
-	s.toldReason, s.toldMessage, s.toldAt = reason, message, now
+	s.toldReason, s.toldMessage = reason, message
 	c := &metav1.Condition{
 		Type: api.ConditionInSync, Status: metav1.ConditionFalse, Reason: reason, Message: message,
 		ObservedGeneration: s.employer.GetGeneration(), LastTransitionTime: metav1.NewTime(now),
