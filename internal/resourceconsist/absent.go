@@ -26,7 +26,7 @@ const (
 )
 
 // find returns an employer that a Pod names and the cache does not have: nil if it does not exist. One that exists has
-// lost its label while no process looked; it stays a stray in the index until its Pods are released.
+// lost its label while no process looked; it stays in the index as uncached until its Pods are released.
 func (c *podController) find(ctx context.Context, key client.ObjectKey) (*employer, error) {
 	if !c.holdsEmployers() {
 		return nil, nil
@@ -43,13 +43,14 @@ func (c *podController) find(ctx context.Context, key client.ObjectKey) (*employ
 	if err != nil {
 		return nil, fmt.Errorf("reading %s %s, which is not in the cache: %w", c.kind, key, err)
 	}
-	return c.addStray(key, object), nil
+	return c.indexUncached(key, object), nil
 }
 
-// addStray puts an employer that is not in the cache into the index, if it is not there yet, and has it looked after.
-func (c *podController) addStray(key client.ObjectKey, object client.Object) *employer {
+// indexUncached puts an employer that is not in the cache into the index, if it is not there yet, and has it looked
+// after.
+func (c *podController) indexUncached(key client.ObjectKey, object client.Object) *employer {
 	e := c.employer(object)
-	e.stray = true
+	e.uncached = true
 	if !c.employers.replace(key, nil, e) {
 		return c.employers.get(key)
 	}
@@ -101,7 +102,7 @@ func (r *employerController) leftBehind(ctx context.Context) error {
 			}
 			return fmt.Errorf("reading %s %s: %w", r.kind, key, err)
 		}
-		r.pods.addStray(key, object)
+		r.pods.indexUncached(key, object)
 	}
 	return nil
 }

@@ -3,7 +3,8 @@
 //
 // Work is keyed by Pod, so an event costs the work of one Pod: an index tells a Pod's employers, and an adapter's own
 // events name the Pods whose state in the backend changed. Pods on their way out of service come first. Employers are
-// looked after by a second controller, which only keeps or removes their clean-up finalizer.
+// looked after by a second controller: it makes their own resources and removes them, keeps the clean-up finalizer and
+// the names of adapters that may hold something, and records in their condition InSync how their backends stand.
 package resourceconsist
 
 import (
@@ -207,7 +208,7 @@ func (c *podController) podEvents() handler.EventHandler {
 // annotation names one or is broken. An employer that comes to select it later wakes it, and so does one that goes.
 // Before workers run, some employers may not have been seen, and any Pod may be theirs.
 func (c *podController) concerns(pod *corev1.Pod) bool {
-	return !c.started.Load() || noted(pod) || c.unmanagedPods.has(client.ObjectKeyFromObject(pod)) ||
+	return !c.started.Load() || mayNeedRelease(pod) || c.unmanagedPods.has(client.ObjectKeyFromObject(pod)) ||
 		c.employers.selected(pod)
 }
 
@@ -254,9 +255,9 @@ func (c *podController) left(ctx context.Context, key client.ObjectKey) {
 		c.backendConditions.forget(key)
 		return
 	}
-	stray := *old
-	stray.stray = true
-	if c.employers.replace(key, old, &stray) {
+	uncached := *old
+	uncached.uncached = true
+	if c.employers.replace(key, old, &uncached) {
 		c.employerQueue.wake(key)
 	}
 }

@@ -604,7 +604,7 @@ func TestAnEmployerThatIsHeldIsGoneOnlyWhenALiveReadSaysSo(t *testing.T) {
 	}
 	require.False(t, b.proxy.serving["web-0"])
 	require.Contains(t, b.pod().Finalizers, api.Finalizer("web"), "it waits for the drain time")
-	require.True(t, b.pods.employers.get(key).stray)
+	require.True(t, b.pods.employers.get(key).uncached)
 	b.clock.SetTime(b.clock.Now().Add(2 * time.Second))
 	_, err = b.reconcilePod()
 	require.NoError(t, err)

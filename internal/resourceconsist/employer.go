@@ -55,8 +55,8 @@ type employerController struct {
 }
 
 const (
-	// strayPoll is how soon to look again at an employer that is on its way out of the cache or back into it.
-	strayPoll = time.Second
+	// uncachedRecheck is how soon to look again at an employer that is on its way out of the cache or back into it.
+	uncachedRecheck = time.Second
 	// cleanPoll is how soon to ask again whether a backend holds members of an employer that has no Pod left.
 	cleanPoll = 250 * time.Millisecond
 	// mostRecorded and mostTold bound the memory of employers.
@@ -144,14 +144,14 @@ func (r *employerController) Reconcile(ctx context.Context, req reconcile.Reques
 		return reconcile.Result{}, nil
 	}
 	// an old view only asks for what was already written; one that is not in the cache was read live
-	if wait > 0 && !e.stray {
+	if wait > 0 && !e.uncached {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	r.report(object)
-	wait, manageErr := r.manage(ctx, object, e)
+	wait, reconcileErr := r.reconcileEmployer(ctx, object, e)
 	later, recordErr := r.record(ctx, object)
-	err = errors.Join(manageErr, recordErr)
-	if apierrors.IsConflict(manageErr) && recordErr == nil || apierrors.IsConflict(recordErr) && manageErr == nil {
+	err = errors.Join(reconcileErr, recordErr)
+	if apierrors.IsConflict(reconcileErr) && recordErr == nil || apierrors.IsConflict(recordErr) && reconcileErr == nil {
 		return reconcile.Result{RequeueAfter: r.writes.Conflicts.Met(req.NamespacedName)}, nil
 	}
 	r.writes.Conflicts.None(req.NamespacedName)
@@ -181,7 +181,7 @@ func (r *employerController) read(ctx context.Context, key client.ObjectKey) (cl
 		return nil, nil, fmt.Errorf("reading %s %s from the cache: %w", r.kind, key, err)
 	}
 	known := r.pods.employers.get(key)
-	if known == nil || !known.stray { // gone, or its delete event is on the way
+	if known == nil || !known.uncached { // gone, or its delete event is on the way
 		r.backendConditions.forget(key)
 		return nil, nil, nil
 	}
@@ -194,7 +194,7 @@ func (r *employerController) read(ctx context.Context, key client.ObjectKey) (cl
 		return nil, nil, fmt.Errorf("reading %s %s, which is not in the cache: %w", r.kind, key, err)
 	}
 	next := r.pods.employer(object)
-	next.stray = true
+	next.uncached = true
 	if r.pods.employers.replace(key, known, next) && !known.same(next) {
 		r.pods.wakeEmployees(ctx, key, known, next)
 	}
@@ -211,27 +211,29 @@ func (r *employerController) forget(ctx context.Context, key client.ObjectKey, e
 	r.recordedConditions.Remove(e.object.GetUID())
 }
 
-// manage holds the employer, makes its resources or lets it go, and returns when to look again, zero if an event will
-// tell.
-func (r *employerController) manage(ctx context.Context, object client.Object, e *employer) (time.Duration, error) {
-	held := cleanFinalizers(object)
+// reconcileEmployer holds the employer, makes its resources or lets it go, and returns when to look again, zero if an
+// event will tell.
+func (r *employerController) reconcileEmployer(
+	ctx context.Context, object client.Object, e *employer,
+) (time.Duration, error) {
+	cleanFinalizersOn := cleanFinalizers(object)
 	alive := object.GetDeletionTimestamp() == nil
 	named := slices.Contains(e.holders, true)
-	settled := slices.Equal(held, []string{api.CleanFinalizer}) && r.pods.recorded(e)
+	settled := slices.Equal(cleanFinalizersOn, []string{api.CleanFinalizer}) && r.pods.recorded(e)
 	switch {
-	case e.stray && e.takesPart(): // it is on its way back into the cache
-		return strayPoll, nil
+	case e.uncached && e.takesPart(): // it is on its way back into the cache
+		return uncachedRecheck, nil
 	case alive && r.pods.holdsEmployers() && (named || r.needsHold(e)) && !settled:
-		return 0, r.hold(ctx, object, e, held)
+		return 0, r.addCleanFinalizer(ctx, object, e, cleanFinalizersOn)
 	case !r.pods.holdsEmployers():
-		if alive || len(held) == 0 {
+		if alive || len(cleanFinalizersOn) == 0 {
 			return 0, nil
 		}
-		return 0, r.writeHolders(ctx, object, without(object.GetFinalizers(), held), nil)
+		return 0, r.writeHolders(ctx, object, without(object.GetFinalizers(), cleanFinalizersOn), nil)
 	case e.takesPart():
-		return r.provide(ctx, object, e)
-	case e.stray || named || len(held) > 0:
-		return r.letGo(ctx, object, e, held)
+		return r.ensureResources(ctx, object, e)
+	case e.uncached || named || len(cleanFinalizersOn) > 0:
+		return r.releaseEmployer(ctx, object, e, cleanFinalizersOn)
 	}
 	return 0, nil
 }
@@ -240,8 +242,11 @@ func without(finalizers, gone []string) []string {
 	return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return slices.Contains(gone, f) })
 }
 
-// provide makes the resources of the adapters by which the employer employs Pods, and removes those of the others.
-func (r *employerController) provide(ctx context.Context, object client.Object, e *employer) (time.Duration, error) {
+// ensureResources makes the resources of the adapters by which the employer employs Pods, and removes those of the
+// others.
+func (r *employerController) ensureResources(
+	ctx context.Context, object client.Object, e *employer,
+) (time.Duration, error) {
 	if !slices.Contains(object.GetFinalizers(), api.CleanFinalizer) {
 		return 0, nil // it never had any
 	}
@@ -255,10 +260,10 @@ func (r *employerController) provide(ctx context.Context, object client.Object, 
 	for i, a := range r.adapters {
 		switch {
 		case e.selectors[i] != nil:
-			now, later := r.bring(ctx, object, a, state)
+			now, later := r.provisionOne(ctx, object, a, state)
 			changed, wait = changed || now, soonest(wait, later)
 		case e.holders[i]:
-			gone, later := r.dismiss(ctx, object, a)
+			gone, later := r.removeFrom(ctx, object, a)
 			if gone {
 				released = append(released, namesOf(object, a)...)
 			}
@@ -305,9 +310,11 @@ func (r *employerController) abandonedPlaces(
 	return empty, wait
 }
 
-// hold makes the employer stay, and name all that may hold something for it.
-func (r *employerController) hold(ctx context.Context, object client.Object, e *employer, held []string) error {
-	return r.writeHolders(ctx, object, append(without(object.GetFinalizers(), held), api.CleanFinalizer),
+// addCleanFinalizer makes the employer stay, and name all that may hold something for it.
+func (r *employerController) addCleanFinalizer(
+	ctx context.Context, object client.Object, e *employer, cleanFinalizersOn []string,
+) error {
+	return r.writeHolders(ctx, object, append(without(object.GetFinalizers(), cleanFinalizersOn), api.CleanFinalizer),
 		r.pods.holderNames(e))
 }
 
@@ -351,18 +358,18 @@ func (r *employerController) refresh(ctx context.Context, key client.ObjectKey) 
 	}
 }
 
-// dismiss takes back what an adapter holds for an employer that does not use it any more, and reports whether nothing
-// is left, or how long to wait.
-func (r *employerController) dismiss(
+// removeFrom takes back what an adapter holds for an employer that does not use it any more, and reports whether
+// nothing is left, or how long to wait.
+func (r *employerController) removeFrom(
 	ctx context.Context, object client.Object, adapter backend.Backend,
 ) (gone bool, wait time.Duration) {
 	if serves, err := r.serves(ctx, object, adapter); err != nil || serves { // a list from the cache fails only at the end
-		return false, strayPoll
+		return false, uncachedRecheck
 	}
 	if mover, moves := adapter.(backend.Mover); moves && !mover.Clean(object) {
 		return false, cleanPoll
 	}
-	_, wait = r.bring(ctx, object, adapter, "")
+	_, wait = r.provisionOne(ctx, object, adapter, "")
 	return wait == 0, wait
 }
 
@@ -383,10 +390,10 @@ func (r *employerController) serves(ctx context.Context, object client.Object, a
 	return false, nil
 }
 
-// letGo lets go of an employer that takes no part any more: when no Pod names it, its resources are removed, and then
-// its clean-up finalizers.
-func (r *employerController) letGo(
-	ctx context.Context, object client.Object, e *employer, held []string,
+// releaseEmployer lets go of an employer that takes no part any more: when no Pod names it, its resources are removed,
+// and then its clean-up finalizers.
+func (r *employerController) releaseEmployer(
+	ctx context.Context, object client.Object, e *employer, cleanFinalizersOn []string,
 ) (time.Duration, error) {
 	key := client.ObjectKeyFromObject(object)
 	employed, err := r.employs(ctx, key)
@@ -394,23 +401,23 @@ func (r *employerController) letGo(
 		return 0, err
 	}
 	if employed, err = r.employsUnmanaged(ctx, key); err != nil || employed {
-		return strayPoll, err
+		return uncachedRecheck, err
 	}
-	if len(held) > 0 || len(api.HeldBy(object)) > 0 {
+	if len(cleanFinalizersOn) > 0 || len(api.HeldBy(object)) > 0 {
 		for i, a := range r.adapters {
 			if !e.holders[i] {
 				continue
 			}
-			if gone, wait := r.dismiss(ctx, object, a); !gone {
+			if gone, wait := r.removeFrom(ctx, object, a); !gone {
 				return wait, nil
 			}
 		}
-		if err := r.writeHolders(ctx, object, without(object.GetFinalizers(), held), nil); err != nil {
+		if err := r.writeHolders(ctx, object, without(object.GetFinalizers(), cleanFinalizersOn), nil); err != nil {
 			return 0, err
 		}
 	}
 	r.pods.provisions.forget(object.GetUID())
-	if e.stray {
+	if e.uncached {
 		r.forget(ctx, key, e)
 	}
 	return 0, nil

@@ -107,7 +107,7 @@ func (s *backendConditions) reportPod(pod types.NamespacedName, failing map[subj
 	}
 }
 
-// change changes a subjectState and reports whether that shows.
+// change changes a subjectState, and calls changed if that shows.
 func (s *backendConditions) change(of subject, by func(*subjectState)) {
 	st := s.employers[of.employer][of]
 	if st == nil {

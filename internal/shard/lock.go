@@ -49,7 +49,7 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 		if held && l.holder != l.Identity() {
 			l.lease.end()
 		}
-		l.view.read(l.name, record)
+		l.view.observeRead(l.name, record)
 		if !held && l.view.hasRunOut(l.name, record) {
 			free := *record
 			free.HolderIdentity = ""

@@ -69,7 +69,7 @@ func newTestLock(clk *clocktesting.FakeClock, holder string) (*lock, *server) {
 	s := &server{me: "me", record: ptr.To(record(holder, clk.Now()))}
 	l := &lock{Interface: s, name: name, view: newLeaseView(clk, ""), patient: true,
 		lease: &leaseTerm{clock: clk, lasts: term10and15}}
-	l.view.saw(lease(*s.record))
+	l.view.observe(lease(*s.record))
 	return l, s
 }
 
@@ -171,14 +171,14 @@ func TestACandidateWaits(t *testing.T) {
 	}{
 		"until it is given back": {func(l *lock, s *server, clk *clocktesting.FakeClock) {
 			*s.record = record("", clk.Now())
-			l.view.saw(lease(*s.record))
+			l.view.observe(lease(*s.record))
 		}, ""},
 		"until it has run out": {func(_ *lock, _ *server, clk *clocktesting.FakeClock) { clk.Step(lasts) }, ""},
 		"however often it is renewed": {func(l *lock, s *server, clk *clocktesting.FakeClock) {
 			for range 5 {
 				clk.Step(10 * time.Second)
 				*s.record = record("other", clk.Now())
-				l.view.saw(lease(*s.record))
+				l.view.observe(lease(*s.record))
 			}
 			clk.Step(lasts)
 		}, ""},
