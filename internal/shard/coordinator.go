@@ -277,7 +277,7 @@ func (c *Coordinator) serve(ctx, taking context.Context, shard int) error {
 	c.enter(shard, placement.Held)
 	c.Logger.Info("holding a shard", "shard", shard)
 	moves.WithLabelValues(gained).Inc()
-	if err := c.Run(taking, shard, &LeaseFence{shard: shard, terms: []*leaseTerm{own, c.gate}}); err != nil {
+	if err := c.Run(taking, shard, &LeaseFence{terms: []*leaseTerm{own, c.gate}}); err != nil {
 		return fmt.Errorf("running shard %d: %w", shard, err)
 	}
 	if taking.Err() == nil {

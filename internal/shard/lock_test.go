@@ -262,6 +262,7 @@ func TestAFenceHoldsWritesBack(t *testing.T) {
 		"before a renewal":           {&LeaseFence{terms: []*leaseTerm{own}}, false},
 		"without the component's":    {&LeaseFence{terms: []*leaseTerm{gate, own}}, false},
 		"while both Leases are held": {&LeaseFence{terms: []*leaseTerm{gate, gate}}, true},
+		"of whoever has never led":   {&LeaseFence{terms: []*leaseTerm{own}, candidate: true}, true},
 	}
 	gate.renewed(clk.Now())
 	for name, tc := range tests {
@@ -283,4 +284,51 @@ func TestAFenceHoldsWritesBack(t *testing.T) {
 			require.Equal(t, map[bool]sent{false: 1, true: 5}[tc.open], count)
 		})
 	}
+}
+
+func TestAnOldLeaderWritesNothing(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	term := &leaseTerm{clock: clk, lasts: term10and15}
+	var count sent
+	transport := (&LeaseFence{terms: []*leaseTerm{term}, candidate: true}).Wrap(&count)
+	ask := func(method, path string) error {
+		response, err := transport.RoundTrip(httptest.NewRequest(method, "https://server"+path, strings.NewReader("{}")))
+		if err == nil {
+			return response.Body.Close()
+		}
+		return err
+	}
+	const pods = "/api/v1/namespaces/default/pods"
+
+	clk.Step(time.Hour)
+	require.NoError(t, ask(http.MethodPost, pods),
+		"whoever has never led may write: it waits for its Lease by other means")
+	term.renewed(clk.Now())
+	clk.Step(term10and15 - time.Millisecond)
+	require.NoError(t, ask(http.MethodPatch, pods))
+
+	clk.Step(time.Millisecond)
+	was := count
+	for _, method := range []string{http.MethodPatch, http.MethodPost, http.MethodDelete} {
+		require.ErrorContains(t, ask(method, pods), "another replica may lead")
+	}
+	require.Equal(t, was, count, "nothing was sent")
+	require.NoError(t, ask(http.MethodGet, pods))
+	for _, review := range []string{"authentication.k8s.io/v1/tokenreviews",
+		"authorization.k8s.io/v1/subjectaccessreviews"} {
+		require.NoError(t, ask(http.MethodPost, "/apis/"+review), "reading metrics goes on")
+	}
+}
+
+func TestALeaderThatGaveItsLeaseBackSendsWhatIsLeft(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	term := &leaseTerm{clock: clk, lasts: term10and15}
+	fence := &LeaseFence{terms: []*leaseTerm{term}, candidate: true}
+	term.renewed(clk.Now())
+	term.end()
+	require.True(t, fence.open(), "its last events")
+	clk.Step(term10and15)
+	require.False(t, fence.open())
+	term.renewed(clk.Now())
+	require.False(t, fence.open(), "what was lost is lost")
 }
