@@ -288,7 +288,8 @@ func backends() Dashboard {
 					Query{quantile(0.95, "adapter, verb", "kuperator_resourceconsist_backend_call_duration_seconds_bucket"),
 						"{{adapter}} {{verb}}"}).needs(calls),
 				graph("Errors", "Share of calls that failed, completely or for some members.", unitRatio,
-					Query{`sum by (adapter) (rate(kuperator_resourceconsist_backend_calls_total{result!="ok"}[$__rate_interval])) / (sum by (adapter) (rate(kuperator_resourceconsist_backend_calls_total[$__rate_interval])) > 0)`,
+					Query{`sum by (adapter) (rate(kuperator_resourceconsist_backend_calls_total{result!="ok"}[$__rate_interval])) / ` +
+						`(sum by (adapter) (rate(kuperator_resourceconsist_backend_calls_total[$__rate_interval])) > 0)`,
 						"{{adapter}}"}).alarm(0.1).needs(calls),
 				graph("Failing", "Members whose last change failed, and employers whose backend is not up to date.", unitShort,
 					Query{`max by (adapter) (kuperator_resourceconsist_backend_failing_members)`, "{{adapter}} members"},
@@ -369,7 +370,8 @@ func admission() Dashboard {
 					Query{quantile(0.99, "webhook", `controller_runtime_webhook_latency_seconds_bucket{job="webhook-server"}`),
 						"{{webhook}}"}).alarm(1).needs("admission requests in the last minutes"),
 				graph("Requests by status", "HTTP status of the responses.", unitPerSec,
-					Query{`sum by (webhook, code) (rate(controller_runtime_webhook_requests_total{job="webhook-server"}[$__rate_interval]))`,
+					Query{`sum by (webhook, code) (` +
+						`rate(controller_runtime_webhook_requests_total{job="webhook-server"}[$__rate_interval]))`,
 						"{{webhook}} {{code}}"}),
 				graph("Deletions and evictions",
 					"Requests to remove Pods: admitted, marked for graceful deletion, refused because the Pod is not out "+

@@ -131,7 +131,8 @@ func (c *podController) observe(ctx context.Context, pod *corev1.Pod) (traffic.S
 	for _, e := range found {
 		key := client.ObjectKeyFromObject(e.object)
 		observed := traffic.Employer{
-			Key: api.EmployerKey(c.kind, key), Finalizer: api.Finalizer(e.object.GetName()), Drain: e.drain, Prepared: e.prepared,
+			Key: api.EmployerKey(c.kind, key), Finalizer: api.Finalizer(e.object.GetName()), Drain: e.drain,
+			Prepared: e.prepared,
 		}
 		for i := range c.adapters {
 			observed.Backends = append(observed.Backends, c.ask(i, e, pod, now))

@@ -182,9 +182,9 @@ func (t *leaseTerm) lapse() {
 }
 
 // LeaseFence keeps a process that has been asleep from writing what it decided before: one that was paused, or starved
-// of CPU, for longer than its Lease goes on where it was, and learns only some moments later that another leads. It lets
-// writes pass while the Leases are held. Preconditions refuse what is on its way when a process falls asleep. The zero
-// LeaseFence lets no write pass.
+// of CPU, for longer than its Lease goes on where it was, and learns only some moments later that another leads. It
+// lets writes pass while the Leases are held. Preconditions refuse what is on its way when a process falls asleep. The
+// zero LeaseFence lets no write pass.
 type LeaseFence struct {
 	terms []*leaseTerm
 	// candidate lets writes pass before the first renewal, too, because whoever has never led waits for its Lease by
