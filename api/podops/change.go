@@ -55,8 +55,8 @@ func (c Change) Then(v View, next Change) Change {
 	after := next.Apply(c.Apply(v))
 	merged := diffLabels(v.Labels, after.Labels)
 	merged.Annotations = diff(v.Annotations, after.Annotations)
-	if c.FinalizersChanged {
-		merged.Finalizers, merged.FinalizersChanged = c.Finalizers, true
+	if c.FinalizersChanged || next.FinalizersChanged {
+		merged.Finalizers, merged.FinalizersChanged = after.Finalizers, true
 	}
 	return merged
 }

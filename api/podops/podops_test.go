@@ -520,3 +520,23 @@ func lifecycleKeys(v podops.View) []string {
 	slices.Sort(keys)
 	return keys
 }
+
+func TestThenKeepsWhatBothChange(t *testing.T) {
+	v := podops.View{
+		Labels: map[string]string{"kept": "1", "gone": "1"}, Annotations: map[string]string{"back": "1"},
+		Finalizers: []string{"a"},
+	}
+	first := podops.Change{Labels: map[string]*string{"gone": nil}, Annotations: map[string]*string{"back": ptr.To("2")}}
+	second := podops.Change{
+		Labels: map[string]*string{"new": ptr.To("1")}, Annotations: map[string]*string{"back": ptr.To("1")},
+		Finalizers: []string{"a", "b"}, FinalizersChanged: true,
+	}
+	both := podops.Change{
+		Labels:     map[string]*string{"gone": nil, "new": ptr.To("1")},
+		Finalizers: []string{"a", "b"}, FinalizersChanged: true,
+	}
+	require.Empty(t, cmp.Diff(both, first.Then(v, second)))
+	require.Empty(t, cmp.Diff(both, second.Then(v, podops.Change{Labels: map[string]*string{"gone": nil}})))
+	last := podops.Change{Finalizers: []string{"b"}, FinalizersChanged: true}
+	require.Equal(t, []string{"b"}, second.Then(v, last).Finalizers, "the later list counts")
+}

@@ -35,6 +35,8 @@ func newLed(
 		RenewDeadline: o.RenewDeadline, RetryPeriod: o.RetryPeriod, Clock: clock.RealClock{},
 	})
 	options.LeaderElectionResourceLockInterface = candidate
+	cfg = rest.CopyConfig(cfg)
+	cfg.Wrap(candidate.Fence().Wrap)
 	mgr, err := ctrl.NewManager(cfg, options)
 	if err != nil {
 		return nil, fmt.Errorf("preparing the manager: %w", err)

@@ -39,9 +39,6 @@ func run(ctx context.Context, c Component, o *Options, logTo io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if c.LeaderElected && o.LeaderElect && o.Shards == 1 {
-		fenceClients(cfg, o) // shards have fences of their own
-	}
 	managerOptions, err := c.managerOptions(o)
 	if err != nil {
 		return err

@@ -200,29 +200,13 @@ func (unelected) NeedLeaderElection() bool { return false }
 // never is how long the standby of a sharded process waits to be elected.
 const never = time.Duration(math.MaxInt32) * time.Second
 
-// heldByShards is the Lease of a standby: it is always held by another identity.
-type heldByShards struct{}
-
-var _ resourcelock.Interface = heldByShards{}
+// heldByShards is the Lease of a standby. It is always held by another identity, so that nothing creates or updates it.
+type heldByShards struct{ resourcelock.Interface }
 
 // Get is part of resourcelock.Interface.
 func (heldByShards) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	return &resourcelock.LeaderElectionRecord{HolderIdentity: "shards", LeaseDurationSeconds: math.MaxInt32,
 		RenewTime: metav1.Now()}, []byte("{}"), nil
-}
-
-// Create is part of resourcelock.Interface.
-func (h heldByShards) Create(context.Context, resourcelock.LeaderElectionRecord) error {
-	return h.refuse()
-}
-
-// Update is part of resourcelock.Interface.
-func (h heldByShards) Update(context.Context, resourcelock.LeaderElectionRecord) error {
-	return h.refuse()
-}
-
-func (heldByShards) refuse() error {
-	return fmt.Errorf("a standby of shards is never elected")
 }
 
 // RecordEvent is part of resourcelock.Interface.

@@ -9,7 +9,6 @@ package callout
 
 import (
 	"bytes"
-	"container/list"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -26,6 +25,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"k8s.io/utils/lru"
 )
 
 // maxTransports bounds the sets of connections with different certificates.
@@ -103,20 +104,19 @@ type Credentials struct {
 type Client struct {
 	options Options
 
-	mu         sync.Mutex
-	transports map[[sha256.Size]byte]*list.Element // of *kept
-	recent     *list.List                          // the last used in front
-}
-
-// kept is a transport with its key.
-type kept struct {
-	key       [sha256.Size]byte
-	transport *http.Transport
+	// mu has one transport made at a time.
+	mu sync.Mutex
+	// transports are of *http.Transport, by a hash of the certificates.
+	transports *lru.Cache
 }
 
 // NewClient makes a client.
 func NewClient(o Options) *Client {
-	return &Client{options: o, transports: map[[sha256.Size]byte]*list.Element{}, recent: list.New()}
+	return &Client{options: o, transports: lru.NewWithEvictionFunc(maxTransports, func(_ lru.Key, evicted any) {
+		if t, ok := evicted.(*http.Transport); ok {
+			t.CloseIdleConnections()
+		}
+	})}
 }
 
 // Ask returns the body of the answer. A *Misconfigured error will last; every other one may be over the next time.
@@ -222,25 +222,17 @@ func (c *Client) transport(q Call) (*http.Transport, error) {
 	id := [sha256.Size]byte(h.Sum(nil))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if at, has := c.transports[id]; has {
-		c.recent.MoveToFront(at)
-		if k, ok := at.Value.(*kept); ok {
-			return k.transport, nil
-		}
+	known, _ := c.transports.Get(id)
+	if t, ok := known.(*http.Transport); ok {
+		return t, nil
 	}
 	config, err := tlsConfig(q.Roots, credentials)
 	if err != nil {
 		return nil, err
 	}
-	k := &kept{key: id, transport: c.newTransport(config)}
-	c.transports[id] = c.recent.PushFront(k)
-	if c.recent.Len() > maxTransports {
-		if oldest, ok := c.recent.Remove(c.recent.Back()).(*kept); ok {
-			delete(c.transports, oldest.key)
-			oldest.transport.CloseIdleConnections()
-		}
-	}
-	return k.transport, nil
+	t := c.newTransport(config)
+	c.transports.Add(id, t)
+	return t, nil
 }
 
 func (c *Client) newTransport(config *tls.Config) *http.Transport {

@@ -57,6 +57,25 @@ type Panel struct {
 // Query is one PromQL expression; Legend names its series.
 type Query struct{ Expr, Legend string }
 
+// graph is a panel that shows queries over time.
+func graph(title, description, unit string, q ...Query) Panel {
+	return Panel{Title: title, Description: description, Unit: unit, Queries: q}
+}
+
+func (p Panel) stat() Panel { p.Stat = true; return p }
+
+func (p Panel) alarm(v float64) Panel { p.Alarm = v; return p }
+
+func (p Panel) needs(s string) Panel { p.Needs = s; return p }
+
+// quantile is the quantile q of a histogram's recent observations, for each value of the labels; "" is no label.
+func quantile(q float64, by, bucket string) string {
+	if by != "" {
+		by += ", "
+	}
+	return fmt.Sprintf("histogram_quantile(%v, sum by (%sle) (rate(%s[$__rate_interval])))", q, by, bucket)
+}
+
 // Width of the grid of Grafana, and the sizes of panels in it.
 const (
 	gridWidth             = 24

@@ -27,7 +27,7 @@ const (
 // get written in time, or fails, comes again with a later decision.
 type annotator struct {
 	client client.Client
-	// after is how long something must hold a Pod up before it is written there. Zero means for ever.
+	// after is how long something must hold a Pod up before it is written there. Zero means that nothing is.
 	after time.Duration
 	queue chan podNote
 }
@@ -41,10 +41,10 @@ type podNote struct {
 	written *atomic.Pointer[string]
 }
 
-// held is what is remembered of a Pod that waits.
-type held struct {
-	texts map[string]heldText // by annotation
-	asked time.Time           // when it was last handed over
+// waitingPod is what is remembered of a Pod that waits.
+type waitingPod struct {
+	texts map[string]waitingText // by annotation
+	asked time.Time              // when it was last handed over
 	// written is the Pod's resourceVersion after the last write of a note that the API server has confirmed; nil before
 	// there is one.
 	written atomic.Pointer[string]
@@ -52,12 +52,12 @@ type held struct {
 
 // isBehind reports whether the view of a Pod is of before the last note that was written there. After a restart of
 // the API server it may be for as long as a minute.
-func (h *held) isBehind(version string) bool {
+func (h *waitingPod) isBehind(version string) bool {
 	written := h.written.Load()
 	return written != nil && freshness.Newer(*written, version)
 }
 
-type heldText struct {
+type waitingText struct {
 	text  string
 	since time.Time
 }
@@ -94,11 +94,11 @@ func (a *annotator) write(ctx context.Context, n podNote) {
 	switch {
 	case err == nil:
 		n.written.Store(ptr.To(pod.ResourceVersion))
-		noted.WithLabelValues("written").Inc()
+		noteWrites.WithLabelValues("written").Inc()
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // gone, or another Pod by now
-		noted.WithLabelValues("gone").Inc()
+		noteWrites.WithLabelValues("gone").Inc()
 	default:
-		noted.WithLabelValues("failed").Inc()
+		noteWrites.WithLabelValues("failed").Inc()
 		ctrl.LoggerFrom(ctx).V(1).Info("a Pod was not annotated with what it waits for; trying again later", "pod", n.pod,
 			"answer", err.Error())
 	}
@@ -107,15 +107,15 @@ func (a *annotator) write(ctx context.Context, n podNote) {
 // pass hands over what is due of a decision's notes. It never waits. It returns when to decide again for the rest, zero
 // for never.
 func (a *annotator) pass(name string, ns *namespace, notes []grants.Note, now time.Time) (next time.Duration) {
-	remembered := ns.held
-	ns.held = make(map[types.UID]*held, len(notes))
+	remembered := ns.waiting
+	ns.waiting = make(map[types.UID]*waitingPod, len(notes))
 	handedOver := 0
 	for _, note := range notes {
 		h := remembered[note.PodUID]
 		if h == nil {
-			h = &held{texts: map[string]heldText{}}
+			h = &waitingPod{texts: map[string]waitingText{}}
 		}
-		ns.held[note.PodUID] = h
+		ns.waiting[note.PodUID] = h
 		changes := note.Differences(func(key, text string) bool {
 			wait := a.ripensIn(h, key, text, now)
 			next = grants.Soonest(next, max(wait, 0))
@@ -140,14 +140,12 @@ func (a *annotator) pass(name string, ns *namespace, notes []grants.Note, now ti
 // sweep removes the notes that rules have left on Pods of a namespace that has no rule any more. It returns when to
 // look again, zero for never: what was on its way when the last rule went may be written after the first look.
 func (r *reconciler) sweep(ctx context.Context, name string, ns *namespace) (time.Duration, error) {
-	now := r.clock.Now()
-	if clean, was := r.cleanNamespaces.Load(name); was {
-		if since, ok := clean.(time.Time); ok && since.IsZero() {
-			if r.freeze.gone(ctx, name) {
-				r.cleanNamespaces.Delete(name)
-			}
-			return 0, nil
+	now, clean := r.clock.Now(), r.clean(name)
+	if clean.settled {
+		if r.freeze.gone(ctx, name) {
+			r.cleanNamespaces.Delete(name)
 		}
+		return 0, nil
 	}
 	pods, err := r.pods(name, ns)
 	if err != nil {
@@ -164,22 +162,38 @@ func (r *reconciler) sweep(ctx context.Context, name string, ns *namespace) (tim
 		r.cleanNamespaces.Delete(name)
 		return grants.Soonest(r.notes.pass(name, ns, notes, now), noteAgain), nil
 	}
-	first, _ := r.cleanNamespaces.LoadOrStore(name, now)
-	if since, ok := first.(time.Time); ok && now.Sub(since) < noteAgain {
-		return noteAgain - now.Sub(since), nil
+	if clean.since.IsZero() {
+		clean.since = now
 	}
-	r.cleanNamespaces.Store(name, time.Time{}) // for good
-	return 0, nil
+	rest := noteAgain - now.Sub(clean.since)
+	clean.settled = rest <= 0
+	r.cleanNamespaces.Store(name, clean)
+	return max(rest, 0), nil
+}
+
+// cleanNamespace is a namespace without rules, on whose Pods there are no notes of rules.
+type cleanNamespace struct {
+	// since is when that was first seen.
+	since time.Time
+	// settled is true when no note can be on its way any more.
+	settled bool
+}
+
+// clean is what is remembered of a namespace without rules: the zero value if it had some, or notes, or was not seen.
+func (r *reconciler) clean(namespace string) cleanNamespace {
+	found, _ := r.cleanNamespaces.Load(namespace)
+	clean, _ := found.(cleanNamespace)
+	return clean
 }
 
 // ripensIn is how long a text must still hold before it is written, zero if it has for long enough, -1 for never.
-func (a *annotator) ripensIn(h *held, key, text string, now time.Time) time.Duration {
+func (a *annotator) ripensIn(h *waitingPod, key, text string, now time.Time) time.Duration {
 	if a.after == 0 {
 		return -1
 	}
 	seen, has := h.texts[key]
 	if !has || seen.text != text {
-		seen = heldText{text: text, since: now}
+		seen = waitingText{text: text, since: now}
 		h.texts[key] = seen
 	}
 	return max(a.after-now.Sub(seen.since), 0)

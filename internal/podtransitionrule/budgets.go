@@ -84,12 +84,11 @@ func (r *reconciler) writeBudget(ctx context.Context, namespace string, c grants
 // Pod and means nothing here.
 func budgetSource(mgr ctrl.Manager) source.Source {
 	return sourceOf(mgr, &policyv1.PodDisruptionBudget{}, byNamespace, func(before, after client.Object) bool {
-		return before.GetUID() != after.GetUID() || before.GetGeneration() != after.GetGeneration() ||
-			(before.GetDeletionTimestamp() == nil) != (after.GetDeletionTimestamp() == nil) ||
-			ownerUID(before) != ownerUID(after)
+		return specChanged(before, after) || ownerUID(before) != ownerUID(after)
 	})
 }
 
+// ownerUID is the UID of the controller of an object, "" for none.
 func ownerUID(o client.Object) types.UID {
 	if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
 		return owner.UID

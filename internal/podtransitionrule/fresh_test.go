@@ -67,7 +67,7 @@ func TestAStrippedPodReadsTheSameForADecision(t *testing.T) {
 	if diff := cmp.Diff(want, podops.Read(pod)); diff != "" {
 		t.Errorf("view of the stripped Pod (-want +got):\n%s", diff)
 	}
-	assert.Equal(t, types.UID("owner"), controllerUID(pod))
+	assert.Equal(t, types.UID("owner"), ownerUID(pod))
 	assert.Len(t, pod.Status.Conditions, 1)
 	assert.Equal(t, corev1.PodSpec{NodeName: "n"}, pod.Spec)
 	assert.False(t, podChanged(full, full.DeepCopy()))

@@ -78,8 +78,8 @@ var (
 
 	decideSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{Name: decideMetric.Name, Help: decideMetric.Help,
 		Buckets: decideMetric.Buckets})
-	noted     = notesMetric.CounterVec()
-	conflicts = prometheus.NewCounter(prometheus.CounterOpts{Name: conflictsMetric.Name, Help: conflictsMetric.Help})
+	noteWrites = notesMetric.CounterVec()
+	conflicts  = prometheus.NewCounter(prometheus.CounterOpts{Name: conflictsMetric.Name, Help: conflictsMetric.Help})
 
 	desiredDesc, availableDesc, grantedDesc, blockedDesc = desiredMetric.Desc(), availableMetric.Desc(),
 		grantedMetric.Desc(), blockedMetric.Desc()
@@ -101,9 +101,9 @@ func Metrics() []metric.Metric {
 // what happens rarely from the start.
 func registerMetrics() error {
 	for _, result := range []string{"written", "gone", "failed"} {
-		noted.WithLabelValues(result)
+		noteWrites.WithLabelValues(result)
 	}
-	return metric.Register(metrics.Registry, append(asking.Collectors(), decideSeconds, conflicts, noted)...)
+	return metric.Register(metrics.Registry, append(asking.Collectors(), decideSeconds, conflicts, noteWrites)...)
 }
 
 // figures are what was last decided, by namespace.

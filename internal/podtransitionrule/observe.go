@@ -53,7 +53,7 @@ func (r *reconciler) pods(name string, ns *namespace) ([]grants.Pod, error) {
 		return nil, err
 	}
 	pods, _, _ := ns.pods.Read(cached, func(pod *corev1.Pod) grants.Pod {
-		return grants.Pod{View: podops.Read(pod), Owner: controllerUID(pod), NodeName: pod.Spec.NodeName}
+		return grants.Pod{View: podops.Read(pod), Owner: ownerUID(pod), NodeName: pod.Spec.NodeName}
 	})
 	return pods, nil
 }
@@ -111,7 +111,7 @@ func (w *owners) in(ctx context.Context, namespace string) ([]grants.Owner, erro
 	var all []grants.Owner
 	add := func(o client.Object, replicas int32, surges bool, podLabels map[string]string) {
 		if replicas > 0 && o.GetDeletionTimestamp() == nil {
-			all = append(all, grants.Owner{UID: o.GetUID(), Name: o.GetName(), Replicas: replicas, Surges: surges,
+			all = append(all, grants.Owner{UID: o.GetUID(), Replicas: replicas, Surges: surges,
 				PodLabels: podLabels})
 		}
 	}

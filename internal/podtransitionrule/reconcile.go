@@ -47,16 +47,16 @@ type reconciler struct {
 
 	figures         *figures
 	namespaces      sync.Map // name to *namespace; one worker at a time uses one
-	cleanNamespaces sync.Map // name of a namespace without rules to when it was first seen without notes
+	cleanNamespaces sync.Map // name of a namespace without rules and without notes to cleanNamespace
 }
 
 // namespace is what is remembered of a namespace between two decisions. Losing it costs a fresh read.
 type namespace struct {
-	check freshness.Check[baseline] // passed: and no write of ours has an unknown outcome
-	known ownLedgers                // while the check is passed
-	next  time.Time                 // when the next decision may be made
-	held  map[types.UID]*held
-	pods  podcache.Memo[grants.Pod]
+	check   freshness.Check[baseline] // passed: and no write of ours has an unknown outcome
+	known   ownLedgers                // while the check is passed
+	next    time.Time                 // when the next decision may be made
+	waiting map[types.UID]*waitingPod
+	pods    podcache.Memo[grants.Pod]
 }
 
 // Reconcile decides on one namespace.
@@ -77,7 +77,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		wait, err := r.sweep(ctx, req.Name, ns)
 		r.forget(req.Name)
 		if wait > 0 {
-			r.namespace(req.Name).held = ns.held
+			r.namespace(req.Name).waiting = ns.waiting
 		}
 		return ctrl.Result{RequeueAfter: wait}, err
 	}

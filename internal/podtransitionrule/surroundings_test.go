@@ -288,7 +288,7 @@ func TestWhenAPodIsAnnotated(t *testing.T) {
 		}
 		seen("5", 0)
 		require.Len(t, seen("5", 30*time.Second), 1)
-		ns.held["u0"].written.Store(ptr.To("7"))
+		ns.waiting["u0"].written.Store(ptr.To("7"))
 		require.Empty(t, seen("5", 2*time.Minute), "the watch is not back since the API server restarted")
 		require.Empty(t, seen("6", 2*time.Minute))
 		require.Len(t, seen("8", 2*time.Minute), 1, "somebody has removed it since")
@@ -305,7 +305,7 @@ func TestWhenAPodIsAnnotated(t *testing.T) {
 		a, ns := newAnnotator(nil, 30*time.Second), &namespace{}
 		a.pass("ns", ns, blocked, now)
 		a.pass("ns", ns, nil, now.Add(10*time.Second))
-		assert.Empty(t, ns.held, "nothing is remembered of it")
+		assert.Empty(t, ns.waiting, "nothing is remembered of it")
 		assert.Equal(t, 30*time.Second, a.pass("ns", ns, blocked, now.Add(20*time.Second)))
 	})
 	t.Run("never with 0, but what is stale still goes", func(t *testing.T) {

@@ -4,14 +4,12 @@ import (
 	"context"
 	"maps"
 	"strings"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -107,26 +105,7 @@ func sourceOf(
 	mgr ctrl.Manager, o client.Object, concerns func(context.Context, client.Object) []reconcile.Request,
 	changed func(before, after client.Object) bool,
 ) source.Source {
-	add := func(ctx context.Context, o client.Object, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-		for _, r := range concerns(ctx, o) {
-			q.Add(r)
-		}
-	}
-	enqueue := handler.TypedFuncs[client.Object, reconcile.Request]{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent,
-			q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			add(ctx, e.Object, q)
-		},
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent,
-			q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			add(ctx, e.ObjectNew, q)
-		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent,
-			q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			add(ctx, e.Object, q)
-		},
-	}
-	return source.Kind(mgr.GetCache(), o, enqueue, predicate.Funcs{
+	return source.Kind(mgr.GetCache(), o, handler.EnqueueRequestsFromMapFunc(concerns), predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool { return changed(e.ObjectOld, e.ObjectNew) },
 	})
 }
@@ -145,9 +124,7 @@ func (r *reconciler) podSource(mgr ctrl.Manager) source.Source {
 // atRest reports whether a namespace had no rules when it was last looked at, and no notes of rules on its Pods. A
 // rule that comes has the namespace looked at, and whatever Pods it then has with it.
 func (r *reconciler) atRest(namespace string) bool {
-	since, seen := r.cleanNamespaces.Load(namespace)
-	clean, ok := since.(time.Time)
-	return seen && ok && clean.IsZero()
+	return r.clean(namespace).settled
 }
 
 // podChanged reports whether anything changed that a decision reads. Notes are its own writes.
@@ -163,14 +140,7 @@ func podChanged(before, after client.Object) bool {
 		!maps.Equal(was.Labels, is.Labels) ||
 		was.Annotations[podops.SkipRulesAnnotation] != is.Annotations[podops.SkipRulesAnnotation] ||
 		was.Annotations[podops.AvailableConditionsAnnotation] != is.Annotations[podops.AvailableConditionsAnnotation] ||
-		controllerUID(b) != controllerUID(a) || b.Spec.NodeName != a.Spec.NodeName
-}
-
-func controllerUID(pod *corev1.Pod) types.UID {
-	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
-		return owner.UID
-	}
-	return ""
+		ownerUID(b) != ownerUID(a) || b.Spec.NodeName != a.Spec.NodeName
 }
 
 func ruleSource(mgr ctrl.Manager) source.Source {
@@ -180,8 +150,11 @@ func ruleSource(mgr ctrl.Manager) source.Source {
 }
 
 func ownerSource(mgr ctrl.Manager, kind client.Object) source.Source {
-	return sourceOf(mgr, kind, byNamespace, func(before, after client.Object) bool {
-		return before.GetUID() != after.GetUID() || before.GetGeneration() != after.GetGeneration() ||
-			(before.GetDeletionTimestamp() == nil) != (after.GetDeletionTimestamp() == nil)
-	})
+	return sourceOf(mgr, kind, byNamespace, specChanged)
+}
+
+// specChanged reports whether the spec of an object changed, or its deletion began, or it is another of that name.
+func specChanged(before, after client.Object) bool {
+	return before.GetUID() != after.GetUID() || before.GetGeneration() != after.GetGeneration() ||
+		(before.GetDeletionTimestamp() == nil) != (after.GetDeletionTimestamp() == nil)
 }

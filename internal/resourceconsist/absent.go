@@ -17,61 +17,40 @@ import (
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 )
 
-// absences remembers which employers a live read did not find, so that the events of many Pods cost one read. The zero
-// value is ready to use.
-type absences struct {
-	mu   sync.Mutex
-	till map[client.ObjectKey]time.Time
-}
-
 const (
-	// absentFor is how long such an answer counts. An employer that comes back is in the cache, and is not asked about.
+	// absentFor is how long it counts that a live read did not find an employer. One that comes back is in the cache, and
+	// is not asked about.
 	absentFor = 30 * time.Second
 	// mostAbsent bounds the memory.
 	mostAbsent = 10_000
 )
 
-func (a *absences) has(key client.ObjectKey, now time.Time) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	till, ok := a.till[key]
-	if ok && !now.Before(till) {
-		delete(a.till, key)
-	}
-	return ok && now.Before(till)
-}
-
-func (a *absences) add(key client.ObjectKey, now time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.till == nil || len(a.till) >= mostAbsent {
-		a.till = map[client.ObjectKey]time.Time{}
-	}
-	a.till[key] = now.Add(absentFor)
-}
-
 // find returns an employer that a Pod names and the cache does not have: nil if it does not exist. One that exists has
-// lost its label while no process looked; it stays a stray in the index until its Pods are released.
+// lost its label while no process looked; it stays in the index as uncached until its Pods are released.
 func (c *podController) find(ctx context.Context, key client.ObjectKey) (*employer, error) {
-	if !c.holdsEmployers() || c.absent.has(key, c.clock.Now()) {
+	if !c.holdsEmployers() {
+		return nil, nil
+	}
+	if _, absent := c.absent.Get(key); absent {
 		return nil, nil
 	}
 	object := backend.New(c.example)
 	err := c.live.Get(ctx, key, object)
 	if apierrors.IsNotFound(err) {
-		c.absent.add(key, c.clock.Now())
+		c.absent.Add(key, true, absentFor)
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading %s %s, which is not in the cache: %w", c.kind, key, err)
 	}
-	return c.addStray(key, object), nil
+	return c.indexUncached(key, object), nil
 }
 
-// addStray puts an employer that is not in the cache into the index, if it is not there yet, and has it looked after.
-func (c *podController) addStray(key client.ObjectKey, object client.Object) *employer {
+// indexUncached puts an employer that is not in the cache into the index, if it is not there yet, and has it looked
+// after.
+func (c *podController) indexUncached(key client.ObjectKey, object client.Object) *employer {
 	e := c.employer(object)
-	e.stray = true
+	e.uncached = true
 	if !c.employers.replace(key, nil, e) {
 		return c.employers.get(key)
 	}
@@ -123,7 +102,7 @@ func (r *employerController) leftBehind(ctx context.Context) error {
 			}
 			return fmt.Errorf("reading %s %s: %w", r.kind, key, err)
 		}
-		r.pods.addStray(key, object)
+		r.pods.indexUncached(key, object)
 	}
 	return nil
 }

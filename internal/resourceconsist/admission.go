@@ -65,7 +65,13 @@ func AddAdmissionToManager(mgr manager.Manager, example client.Object, adapters 
 			return fmt.Errorf("adding the admission webhook for %s: %w", gvk.Kind, err)
 		}
 	}
-	return mgr.Add(unelected{explainSync(mgr, gvk, backend.New(example))})
+	return mgr.Add(unelected{manager.RunnableFunc(func(ctx context.Context) error {
+		// otherwise the first Pod would wait until the cache is filled
+		if _, err := mgr.GetCache().GetInformer(ctx, backend.New(example)); err != nil && ctx.Err() == nil {
+			mgr.GetLogger().Error(err, "the cache of employers does not fill", "kind", gvk.Kind)
+		}
+		return nil
+	})})
 }
 
 // unelected is a Runnable of every replica.

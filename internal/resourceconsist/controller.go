@@ -3,7 +3,8 @@
 //
 // Work is keyed by Pod, so an event costs the work of one Pod: an index tells a Pod's employers, and an adapter's own
 // events name the Pods whose state in the backend changed. Pods on their way out of service come first. Employers are
-// looked after by a second controller, which only keeps or removes their clean-up finalizer.
+// looked after by a second controller: it makes their own resources and removes them, keeps the clean-up finalizer and
+// the names of adapters that may hold something, and records in their condition InSync how their backends stand.
 package resourceconsist
 
 import (
@@ -20,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -53,13 +55,12 @@ type podController struct {
 	kind string
 	gvk  schema.GroupVersionKind
 	// example is an empty employer.
-	example  client.Object
-	adapters []backend.Backend
-	options  api.Options
-	// finalizer is api.Finalizer.
-	finalizer         func(employerName string) string
-	employers         *employers
-	absent            absences
+	example   client.Object
+	adapters  []backend.Backend
+	options   api.Options
+	employers *employers
+	// absent are employers that a live read did not find, so that the events of many Pods cost one read.
+	absent            *cache.LRUExpireCache
 	provisions        provisions
 	backendConditions *backendConditions
 	records           *records
@@ -68,7 +69,6 @@ type podController struct {
 	started atomic.Bool
 	// statusless is true if the kind has conditions and no status subresource, so that nothing can be recorded there.
 	statusless atomic.Bool
-	metrics    *podMetrics
 	// podQueue and employerQueue enqueue into this controller and that of employers.
 	podQueue, employerQueue *waker
 }
@@ -89,7 +89,7 @@ func newPodController(
 	}
 	c := &podController{
 		clock: clock.RealClock{}, kind: gvk.Kind, gvk: gvk, example: example, adapters: adapters, options: options,
-		finalizer: api.Finalizer,
+		absent:    cache.NewLRUExpireCacheWithClock(mostAbsent, clock.RealClock{}),
 		employers: newEmployers(), records: newRecords(), podQueue: &waker{}, employerQueue: &waker{},
 	}
 	c.backendConditions = newBackendConditions(c.employerQueue.wake)
@@ -113,8 +113,7 @@ func AddToManager(mgr manager.Manager, example client.Object, options api.Option
 	c := newPodController(gvk, example, options, adapters)
 	c.client, c.live, c.recorder = mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("resourceconsist-controller")
 	c.writes = freshness.New(mgr.GetCache(), c.clock)
-	if c.metrics, err = newPodMetrics(metrics.Registry, metric.RegistryOf(mgr), kind, c.records,
-		c.backendConditions); err != nil {
+	if err := registerMetrics(metrics.Registry, metric.RegistryOf(mgr), kind, c.records, c.backendConditions); err != nil {
 		return err
 	}
 	indexer := func(o client.Object) []string { return expectedKeys(kind, o) }
@@ -122,7 +121,7 @@ func AddToManager(mgr manager.Manager, example client.Object, options api.Option
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexName(kind), indexer); err != nil {
 		return fmt.Errorf("indexing Pods by the %s that they name: %w", kind, err)
 	}
-	return errors.Join(c.watch(mgr), addEmployerController(mgr, c), mgr.Add(explainSync(mgr, gvk, backend.New(example))))
+	return errors.Join(c.watch(mgr), addEmployerController(mgr, c))
 }
 
 func kindOf(mgr manager.Manager, example client.Object, adapters []backend.Backend) (schema.GroupVersionKind, error) {
@@ -209,7 +208,7 @@ func (c *podController) podEvents() handler.EventHandler {
 // annotation names one or is broken. An employer that comes to select it later wakes it, and so does one that goes.
 // Before workers run, some employers may not have been seen, and any Pod may be theirs.
 func (c *podController) concerns(pod *corev1.Pod) bool {
-	return !c.started.Load() || noted(pod) || c.unmanagedPods.has(client.ObjectKeyFromObject(pod)) ||
+	return !c.started.Load() || mayNeedRelease(pod) || c.unmanagedPods.has(client.ObjectKeyFromObject(pod)) ||
 		c.employers.selected(pod)
 }
 
@@ -256,9 +255,9 @@ func (c *podController) left(ctx context.Context, key client.ObjectKey) {
 		c.backendConditions.forget(key)
 		return
 	}
-	stray := *old
-	stray.stray = true
-	if c.employers.replace(key, old, &stray) {
+	uncached := *old
+	uncached.uncached = true
+	if c.employers.replace(key, old, &uncached) {
 		c.employerQueue.wake(key)
 	}
 }
@@ -281,7 +280,7 @@ func (c *podController) wakeEmployees(ctx context.Context, key client.ObjectKey,
 		var pods corev1.PodList
 		if err := c.client.List(ctx, &pods, client.InNamespace(key.Namespace), which,
 			client.UnsafeDisableDeepCopy); err != nil {
-			c.metrics.lost.Inc() // only a cache that has stopped answers with an error
+			lost.WithLabelValues(c.kind).Inc() // only a cache that has stopped answers with an error
 			return
 		}
 		for i := range pods.Items {

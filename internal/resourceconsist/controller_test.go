@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	testclock "k8s.io/utils/clock/testing"
@@ -32,6 +33,7 @@ import (
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
+	"kusionstack.io/kuperator/internal/resourceconsist/traffic"
 )
 
 // proxy is a backend.Mover in memory.
@@ -101,10 +103,9 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 		api.Options{DrainTime: 2 * time.Second}, []backend.Backend{b.proxy})
 	b.pods.client, b.pods.live, b.pods.recorder, b.pods.clock, b.pods.writes = b.client, b.client, b.recorder, b.clock,
 		freshness.New(b.client, b.clock)
-	var err error
-	b.pods.metrics, err = newPodMetrics(prometheus.NewRegistry(), prometheus.NewRegistry(), "Service", b.pods.records,
-		b.pods.backendConditions)
-	require.NoError(t, err)
+	b.pods.absent = cache.NewLRUExpireCacheWithClock(mostAbsent, b.clock)
+	require.NoError(t, registerMetrics(prometheus.NewRegistry(), prometheus.NewRegistry(), "Service", b.pods.records,
+		b.pods.backendConditions))
 	b.employers = newEmployerController(b.pods, b.pods.client)
 	b.index("web")
 	return b
@@ -603,7 +604,7 @@ func TestAnEmployerThatIsHeldIsGoneOnlyWhenALiveReadSaysSo(t *testing.T) {
 	}
 	require.False(t, b.proxy.serving["web-0"])
 	require.Contains(t, b.pod().Finalizers, api.Finalizer("web"), "it waits for the drain time")
-	require.True(t, b.pods.employers.get(key).stray)
+	require.True(t, b.pods.employers.get(key).uncached)
 	b.clock.SetTime(b.clock.Now().Add(2 * time.Second))
 	_, err = b.reconcilePod()
 	require.NoError(t, err)
@@ -632,7 +633,7 @@ func TestAbsenceIsAskedForOnce(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, 1, reads)
-	b.clock.SetTime(b.clock.Now().Add(absentFor))
+	b.clock.SetTime(b.clock.Now().Add(absentFor + 1))
 	b.patchErr = nil
 	_, err := b.reconcilePod()
 	require.NoError(t, err)
@@ -649,11 +650,11 @@ func TestTwoEmployersOfOneFinalizerAreBothTold(t *testing.T) {
 	old := webService()
 	old.CreationTimestamp = metav1.NewTime(time.Date(2026, 4, 1, 0, 0, 0, 0, time.UTC))
 	b := newBench(t, old, young, webPod())
-	b.pods.finalizer = func(string) string { return podops.ProtectionFinalizerPrefix + "/same" }
 	b.index("young")
-	b.serviceReady(corev1.ConditionTrue)
-	_, err := b.reconcilePod()
-	require.NoError(t, err)
+	web, other := api.EmployerKey("Service", client.ObjectKeyFromObject(old)), api.EmployerKey("Service",
+		client.ObjectKeyFromObject(young))
+	b.pods.backendConditions.reportPod(client.ObjectKeyFromObject(webPod()), b.pods.finalizerConflicts(traffic.Plan{
+		FinalizerConflicts: []traffic.FinalizerConflict{{Employer: web, With: other}, {Employer: other, With: web}}}))
 	for _, name := range []string{"web", "young"} {
 		_, err := b.employers.Reconcile(t.Context(),
 			reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: name}})

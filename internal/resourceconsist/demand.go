@@ -28,9 +28,6 @@ func AddToManagerOnDemand(
 	if err != nil {
 		return err
 	}
-	if err := mgr.Add(explainSync(mgr, gvk, backend.New(example))); err != nil {
-		return err
-	}
 	l := leftovers{gvk: gvk, live: mgr.GetAPIReader(), held: slices.ContainsFunc(adapters, holds)}
 	return ondemand.AddToManager(mgr, nil, ondemand.Controller{
 		Kind:     backend.New(example),
@@ -51,7 +48,7 @@ type leftovers struct {
 // later are in the cache before.
 func (l leftovers) find(ctx context.Context, first bool) (string, error) {
 	managed := client.MatchingLabels{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}
-	found, err := ondemand.FirstLive(ctx, l.live, corev1.SchemeGroupVersion.WithKind("Pod"), noted, managed)
+	found, err := ondemand.FirstLive(ctx, l.live, corev1.SchemeGroupVersion.WithKind("Pod"), mayNeedRelease, managed)
 	if err != nil {
 		return "", fmt.Errorf("looking for Pods that wait for a %s that takes no part: %w", l.gvk.Kind, err)
 	}
@@ -65,8 +62,8 @@ func (l leftovers) find(ctx context.Context, first bool) (string, error) {
 	return found, nil
 }
 
-// noted reports whether a Pod may wait to be let go, or to serve.
-func noted(pod metav1.Object) bool {
+// mayNeedRelease reports whether a Pod may wait to be let go, or to serve.
+func mayNeedRelease(pod metav1.Object) bool {
 	return pod.GetAnnotations()[podops.AvailableConditionsAnnotation] != "" ||
 		(podops.View{Finalizers: pod.GetFinalizers()}).Protected()
 }

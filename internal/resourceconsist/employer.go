@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -47,20 +47,21 @@ type employerController struct {
 	// pods is the controller that shares the index of employers.
 	pods              *podController
 	backendConditions *backendConditions
-	notes             notes
-
-	mu sync.Mutex
+	// recordedConditions are of recordedCondition, by the employer's UID, so that each change is recorded once. What was
+	// written can be read again.
+	recordedConditions *lru.Cache
 	// told holds the annotation of drain seconds that was reported as invalid, by the employer's UID.
-	told map[types.UID]string
+	told *lru.Cache
 }
 
 const (
-	// strayPoll is how soon to look again at an employer that is on its way out of the cache or back into it.
-	strayPoll = time.Second
+	// uncachedRecheck is how soon to look again at an employer that is on its way out of the cache or back into it.
+	uncachedRecheck = time.Second
 	// cleanPoll is how soon to ask again whether a backend holds members of an employer that has no Pod left.
 	cleanPoll = 250 * time.Millisecond
-	// mostTold bounds the memory of reported employers.
-	mostTold = 1000
+	// mostRecorded and mostTold bound the memory of employers.
+	mostRecorded = 10_000
+	mostTold     = 1000
 	// pageSize is how many objects a live list asks for at a time.
 	pageSize = 500
 )
@@ -71,7 +72,8 @@ func newEmployerController(pods *podController, cached client.Reader) *employerC
 		writes: freshness.New(cached, pods.clock),
 		client: pods.client, live: pods.live, recorder: pods.recorder, clock: pods.clock, kind: pods.kind,
 		adapters: pods.adapters,
-		pods:     pods, backendConditions: pods.backendConditions, told: map[types.UID]string{},
+		pods:     pods, backendConditions: pods.backendConditions,
+		recordedConditions: lru.New(mostRecorded), told: lru.New(mostTold),
 	}
 }
 
@@ -142,14 +144,14 @@ func (r *employerController) Reconcile(ctx context.Context, req reconcile.Reques
 		return reconcile.Result{}, nil
 	}
 	// an old view only asks for what was already written; one that is not in the cache was read live
-	if wait > 0 && !e.stray {
+	if wait > 0 && !e.uncached {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	r.report(object)
-	wait, manageErr := r.manage(ctx, object, e)
+	wait, reconcileErr := r.reconcileEmployer(ctx, object, e)
 	later, recordErr := r.record(ctx, object)
-	err = errors.Join(manageErr, recordErr)
-	if apierrors.IsConflict(manageErr) && recordErr == nil || apierrors.IsConflict(recordErr) && manageErr == nil {
+	err = errors.Join(reconcileErr, recordErr)
+	if apierrors.IsConflict(reconcileErr) && recordErr == nil || apierrors.IsConflict(recordErr) && reconcileErr == nil {
 		return reconcile.Result{RequeueAfter: r.writes.Conflicts.Met(req.NamespacedName)}, nil
 	}
 	r.writes.Conflicts.None(req.NamespacedName)
@@ -179,7 +181,7 @@ func (r *employerController) read(ctx context.Context, key client.ObjectKey) (cl
 		return nil, nil, fmt.Errorf("reading %s %s from the cache: %w", r.kind, key, err)
 	}
 	known := r.pods.employers.get(key)
-	if known == nil || !known.stray { // gone, or its delete event is on the way
+	if known == nil || !known.uncached { // gone, or its delete event is on the way
 		r.backendConditions.forget(key)
 		return nil, nil, nil
 	}
@@ -192,7 +194,7 @@ func (r *employerController) read(ctx context.Context, key client.ObjectKey) (cl
 		return nil, nil, fmt.Errorf("reading %s %s, which is not in the cache: %w", r.kind, key, err)
 	}
 	next := r.pods.employer(object)
-	next.stray = true
+	next.uncached = true
 	if r.pods.employers.replace(key, known, next) && !known.same(next) {
 		r.pods.wakeEmployees(ctx, key, known, next)
 	}
@@ -206,30 +208,32 @@ func (r *employerController) forget(ctx context.Context, key client.ObjectKey, e
 	}
 	r.backendConditions.forget(key)
 	r.pods.provisions.forget(e.object.GetUID())
-	r.notes.forget(e.object.GetUID())
+	r.recordedConditions.Remove(e.object.GetUID())
 }
 
-// manage holds the employer, makes its resources or lets it go, and returns when to look again, zero if an event will
-// tell.
-func (r *employerController) manage(ctx context.Context, object client.Object, e *employer) (time.Duration, error) {
-	held := cleanFinalizers(object)
+// reconcileEmployer holds the employer, makes its resources or lets it go, and returns when to look again, zero if an
+// event will tell.
+func (r *employerController) reconcileEmployer(
+	ctx context.Context, object client.Object, e *employer,
+) (time.Duration, error) {
+	cleanFinalizersOn := cleanFinalizers(object)
 	alive := object.GetDeletionTimestamp() == nil
 	named := slices.Contains(e.holders, true)
-	settled := slices.Equal(held, []string{api.CleanFinalizer}) && r.pods.recorded(e)
+	settled := slices.Equal(cleanFinalizersOn, []string{api.CleanFinalizer}) && r.pods.recorded(e)
 	switch {
-	case e.stray && e.takesPart(): // it is on its way back into the cache
-		return strayPoll, nil
+	case e.uncached && e.takesPart(): // it is on its way back into the cache
+		return uncachedRecheck, nil
 	case alive && r.pods.holdsEmployers() && (named || r.needsHold(e)) && !settled:
-		return 0, r.hold(ctx, object, e, held)
+		return 0, r.addCleanFinalizer(ctx, object, e, cleanFinalizersOn)
 	case !r.pods.holdsEmployers():
-		if alive || len(held) == 0 {
+		if alive || len(cleanFinalizersOn) == 0 {
 			return 0, nil
 		}
-		return 0, r.writeHolders(ctx, object, without(object.GetFinalizers(), held), nil)
+		return 0, r.writeHolders(ctx, object, without(object.GetFinalizers(), cleanFinalizersOn), nil)
 	case e.takesPart():
-		return r.provide(ctx, object, e)
-	case e.stray || named || len(held) > 0:
-		return r.letGo(ctx, object, e, held)
+		return r.ensureResources(ctx, object, e)
+	case e.uncached || named || len(cleanFinalizersOn) > 0:
+		return r.releaseEmployer(ctx, object, e, cleanFinalizersOn)
 	}
 	return 0, nil
 }
@@ -238,8 +242,11 @@ func without(finalizers, gone []string) []string {
 	return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return slices.Contains(gone, f) })
 }
 
-// provide makes the resources of the adapters by which the employer employs Pods, and removes those of the others.
-func (r *employerController) provide(ctx context.Context, object client.Object, e *employer) (time.Duration, error) {
+// ensureResources makes the resources of the adapters by which the employer employs Pods, and removes those of the
+// others.
+func (r *employerController) ensureResources(
+	ctx context.Context, object client.Object, e *employer,
+) (time.Duration, error) {
 	if !slices.Contains(object.GetFinalizers(), api.CleanFinalizer) {
 		return 0, nil // it never had any
 	}
@@ -253,10 +260,10 @@ func (r *employerController) provide(ctx context.Context, object client.Object, 
 	for i, a := range r.adapters {
 		switch {
 		case e.selectors[i] != nil:
-			now, later := r.bring(ctx, object, a, state)
+			now, later := r.provisionOne(ctx, object, a, state)
 			changed, wait = changed || now, soonest(wait, later)
 		case e.holders[i]:
-			gone, later := r.dismiss(ctx, object, a)
+			gone, later := r.removeFrom(ctx, object, a)
 			if gone {
 				released = append(released, namesOf(object, a)...)
 			}
@@ -303,9 +310,11 @@ func (r *employerController) abandonedPlaces(
 	return empty, wait
 }
 
-// hold makes the employer stay, and name all that may hold something for it.
-func (r *employerController) hold(ctx context.Context, object client.Object, e *employer, held []string) error {
-	return r.writeHolders(ctx, object, append(without(object.GetFinalizers(), held), api.CleanFinalizer),
+// addCleanFinalizer makes the employer stay, and name all that may hold something for it.
+func (r *employerController) addCleanFinalizer(
+	ctx context.Context, object client.Object, e *employer, cleanFinalizersOn []string,
+) error {
+	return r.writeHolders(ctx, object, append(without(object.GetFinalizers(), cleanFinalizersOn), api.CleanFinalizer),
 		r.pods.holderNames(e))
 }
 
@@ -349,18 +358,18 @@ func (r *employerController) refresh(ctx context.Context, key client.ObjectKey) 
 	}
 }
 
-// dismiss takes back what an adapter holds for an employer that does not use it any more, and reports whether nothing
-// is left, or how long to wait.
-func (r *employerController) dismiss(
+// removeFrom takes back what an adapter holds for an employer that does not use it any more, and reports whether
+// nothing is left, or how long to wait.
+func (r *employerController) removeFrom(
 	ctx context.Context, object client.Object, adapter backend.Backend,
 ) (gone bool, wait time.Duration) {
 	if serves, err := r.serves(ctx, object, adapter); err != nil || serves { // a list from the cache fails only at the end
-		return false, strayPoll
+		return false, uncachedRecheck
 	}
 	if mover, moves := adapter.(backend.Mover); moves && !mover.Clean(object) {
 		return false, cleanPoll
 	}
-	_, wait = r.bring(ctx, object, adapter, "")
+	_, wait = r.provisionOne(ctx, object, adapter, "")
 	return wait == 0, wait
 }
 
@@ -381,10 +390,10 @@ func (r *employerController) serves(ctx context.Context, object client.Object, a
 	return false, nil
 }
 
-// letGo lets go of an employer that takes no part any more: when no Pod names it, its resources are removed, and then
-// its clean-up finalizers.
-func (r *employerController) letGo(
-	ctx context.Context, object client.Object, e *employer, held []string,
+// releaseEmployer lets go of an employer that takes no part any more: when no Pod names it, its resources are removed,
+// and then its clean-up finalizers.
+func (r *employerController) releaseEmployer(
+	ctx context.Context, object client.Object, e *employer, cleanFinalizersOn []string,
 ) (time.Duration, error) {
 	key := client.ObjectKeyFromObject(object)
 	employed, err := r.employs(ctx, key)
@@ -392,23 +401,23 @@ func (r *employerController) letGo(
 		return 0, err
 	}
 	if employed, err = r.employsUnmanaged(ctx, key); err != nil || employed {
-		return strayPoll, err
+		return uncachedRecheck, err
 	}
-	if len(held) > 0 || len(api.HeldBy(object)) > 0 {
+	if len(cleanFinalizersOn) > 0 || len(api.HeldBy(object)) > 0 {
 		for i, a := range r.adapters {
 			if !e.holders[i] {
 				continue
 			}
-			if gone, wait := r.dismiss(ctx, object, a); !gone {
+			if gone, wait := r.removeFrom(ctx, object, a); !gone {
 				return wait, nil
 			}
 		}
-		if err := r.writeHolders(ctx, object, without(object.GetFinalizers(), held), nil); err != nil {
+		if err := r.writeHolders(ctx, object, without(object.GetFinalizers(), cleanFinalizersOn), nil); err != nil {
 			return 0, err
 		}
 	}
 	r.pods.provisions.forget(object.GetUID())
-	if e.stray {
+	if e.uncached {
 		r.forget(ctx, key, e)
 	}
 	return 0, nil
@@ -417,15 +426,10 @@ func (r *employerController) letGo(
 func (r *employerController) report(object client.Object) {
 	_, err := api.DrainTime(object, 0)
 	raw := object.GetAnnotations()[api.DrainSecondsAnnotation]
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err == nil || r.told[object.GetUID()] == raw {
+	if told, _ := r.told.Get(object.GetUID()); err == nil || told == raw {
 		return
 	}
-	if len(r.told) >= mostTold {
-		clear(r.told) // telling some of them again is better than growing for ever
-	}
-	r.told[object.GetUID()] = raw
+	r.told.Add(object.GetUID(), raw)
 	r.recorder.Eventf(object, nil, corev1.EventTypeWarning, "DrainTimeInvalid", "Drain",
 		"annotation %s is %q: give whole seconds, at least 0; the default counts until then", api.DrainSecondsAnnotation, raw)
 }

@@ -26,8 +26,8 @@ type employer struct {
 	drain   time.Duration
 	// prepared is true if the employer stays until its Pods are deregistered, and that its own resource is there.
 	prepared bool
-	// stray is true if the employer is not in the cache: object is what was last seen of it.
-	stray bool
+	// uncached is true if the employer is not in the cache: object is what was last seen of it.
+	uncached bool
 }
 
 // takesPart reports whether the employer employs Pods at all.
@@ -244,7 +244,7 @@ func (c *podController) refresh(key client.ObjectKey) *employer {
 			return nil
 		}
 		next := c.employer(known.object)
-		next.stray = known.stray
+		next.uncached = known.uncached
 		if known.same(next) {
 			return nil
 		}

@@ -1,10 +1,11 @@
 package resourceconsist
 
 import (
+	"errors"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"kusionstack.io/kuperator/internal/metric"
-	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 	"kusionstack.io/kuperator/internal/resourceconsist/traffic"
 )
 
@@ -36,45 +37,30 @@ func Metrics() []metric.Metric {
 	return []metric.Metric{actionsMetric, lostMetric, waitingMetric, failingMetric}
 }
 
-// podMetrics are the metrics of one employer kind. Their labels have few values: kinds, verbs and reasons.
-type podMetrics struct {
-	kind    string
-	actions *prometheus.CounterVec
-	lost    prometheus.Counter
-}
+// The labels of metrics have few values: kinds, verbs and reasons.
+var (
+	actions = actionsMetric.CounterVec()
+	lost    = lostMetric.CounterVec()
+)
 
-// newPodMetrics registers those of the process in the first registry, and those that tell of a manager's objects in the
-// second.
-func newPodMetrics(
+// registerMetrics registers those of the process in the first registry, and those that tell of a manager's objects in
+// the second.
+func registerMetrics(
 	registry, own prometheus.Registerer, kind string, records *records, backendConditions *backendConditions,
-) (*podMetrics, error) {
-	actions, err := backend.Registered(registry, actionsMetric.CounterVec())
-	if err != nil {
-		return nil, err
+) error {
+	for _, verb := range []traffic.Verb{traffic.Expect, traffic.Join, traffic.Leave, traffic.Forget, traffic.Register,
+		traffic.Deregister} {
+		actions.WithLabelValues(kind, string(verb))
 	}
-	lost, err := backend.Registered(registry, lostMetric.CounterVec())
-	if err != nil {
-		return nil, err
-	}
-	if _, err := backend.Registered(own, waitingPods{kind: kind, records: records}); err != nil {
-		return nil, err
-	}
+	lost.WithLabelValues(kind)
 	failing := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name:        failingMetric.Name,
 		Help:        failingMetric.Help,
 		ConstLabels: prometheus.Labels{"kind": kind},
 	}, func() float64 { return float64(backendConditions.failures()) })
-	if _, err := backend.Registered(own, failing); err != nil {
-		return nil, err
-	}
-	for _, verb := range []traffic.Verb{traffic.Expect, traffic.Join, traffic.Leave, traffic.Forget, traffic.Register,
-		traffic.Deregister} {
-		actions.WithLabelValues(kind, string(verb))
-	}
-	return &podMetrics{kind: kind, actions: actions, lost: lost.WithLabelValues(kind)}, nil
+	return errors.Join(metric.Register(registry, actions, lost),
+		metric.Register(own, waitingPods{kind: kind, records: records}, failing))
 }
-
-func (m *podMetrics) did(verb traffic.Verb) { m.actions.WithLabelValues(m.kind, string(verb)).Inc() }
 
 // waitingPods publishes how many waits there are, when it is scraped.
 type waitingPods struct {

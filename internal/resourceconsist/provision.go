@@ -75,10 +75,10 @@ func (c *podController) made(object client.Object, selectors []labels.Selector) 
 // firstRetry is the delay after the first failure; each further one doubles it.
 const firstRetry = 100 * time.Millisecond
 
-// bring makes the resource of one adapter as it is wanted, "" for none, unless it is that already or a failure is too
-// recent. It returns whether it was made or removed now, and how long to wait otherwise, zero if there is nothing to
-// do.
-func (r *employerController) bring(
+// provisionOne makes the resource of one adapter as it is wanted, "" for none, unless it is that already or a failure
+// is too recent. It returns whether it was made or removed now, and how long to wait otherwise, zero if there is
+// nothing to do.
+func (r *employerController) provisionOne(
 	ctx context.Context, object client.Object, adapter backend.Backend, wanted string,
 ) (changed bool, wait time.Duration) {
 	provisioner := adapter.Provisioner()

@@ -131,7 +131,8 @@ func (c *podController) observe(ctx context.Context, pod *corev1.Pod) (traffic.S
 	for _, e := range found {
 		key := client.ObjectKeyFromObject(e.object)
 		observed := traffic.Employer{
-			Key: api.EmployerKey(c.kind, key), Finalizer: c.finalizer(e.object.GetName()), Drain: e.drain, Prepared: e.prepared,
+			Key: api.EmployerKey(c.kind, key), Finalizer: api.Finalizer(e.object.GetName()), Drain: e.drain,
+			Prepared: e.prepared,
 		}
 		for i := range c.adapters {
 			observed.Backends = append(observed.Backends, c.ask(i, e, pod, now))
@@ -151,7 +152,7 @@ func (c *podController) finalizerConflicts(plan traffic.Plan) map[subject]metav1
 		}
 		told[subject{key, "", "finalizer of " + conflict.With}] = failure(api.ConditionReasonFinalizerShared, fmt.Sprintf(
 			"the finalizer %s is also that of %s, so Pods of both wait until both have let go of them: %s",
-			c.finalizer(key.Name), conflict.With, c.toRename(key, conflict.With)))
+			api.Finalizer(key.Name), conflict.With, c.toRename(key, conflict.With)))
 	}
 	return told
 }
@@ -191,7 +192,7 @@ func (c *podController) ask(position int, e *employer, pod *corev1.Pod, now time
 		return b
 	}
 	b.NotServingSince = c.records.idle(pod, e.object.GetName()+"/"+adapter.Name(), seen.Serving, now)
-	if !seen.Since.IsZero() && !seen.Serving {
+	if !seen.Since.IsZero() {
 		b.NotServingSince = seen.Since
 	}
 	return b
@@ -212,7 +213,7 @@ func (c *podController) move(pod *corev1.Pod, moves []traffic.Action) {
 			} else {
 				mover.Deregister(e.object, pod)
 			}
-			c.metrics.did(m.Verb)
+			actions.WithLabelValues(c.kind, string(m.Verb)).Inc()
 		}
 	}
 }
@@ -246,7 +247,7 @@ func (c *podController) write(
 		return reconcile.Result{}, fmt.Errorf("patching pod %s: %w", key, err)
 	}
 	for _, a := range plan.Written {
-		c.metrics.did(a.Verb)
+		actions.WithLabelValues(c.kind, string(a.Verb)).Inc()
 	}
 	log.FromContext(ctx).V(1).Info("changed the Pod", "actions", plan.Written)
 	if c.unmanagedPods.has(key) {

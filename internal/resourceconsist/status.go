@@ -108,7 +108,7 @@ func (s *backendConditions) reportPod(pod types.NamespacedName, failing map[subj
 	}
 }
 
-// change changes a subjectState and reports whether that shows.
+// change changes a subjectState, and calls changed if that shows.
 func (s *backendConditions) change(of subject, by func(*subjectState)) {
 	st := s.employers[of.employer][of]
 	if st == nil {
@@ -207,40 +207,10 @@ func sameCondition(a, b metav1.Condition) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
 
-// notes remembers what was recorded on employers, so that each change is recorded once.
-type notes struct {
-	mu       sync.Mutex
-	recorded map[types.UID]note
-}
-
-// mostNotes bounds the memory.
-const mostNotes = 10_000
-
-type note struct {
+// recordedCondition is what was recorded on an employer.
+type recordedCondition struct {
 	condition metav1.Condition
 	at        time.Time
-}
-
-func (n *notes) get(uid types.UID) (note, bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	found, ok := n.recorded[uid]
-	return found, ok
-}
-
-func (n *notes) put(uid types.UID, condition metav1.Condition, at time.Time) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.recorded == nil || len(n.recorded) >= mostNotes { // what was written can be read again
-		n.recorded = map[types.UID]note{}
-	}
-	n.recorded[uid] = note{condition, at}
-}
-
-func (n *notes) forget(uid types.UID) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.recorded, uid)
 }
 
 // messagePause is how long a failure whose message alone changes stays as it is recorded.
@@ -251,9 +221,10 @@ const messagePause = 30 * time.Second
 func (r *employerController) record(ctx context.Context, object client.Object) (time.Duration, error) {
 	now := r.clock.Now()
 	condition, known := r.backendConditions.of(client.ObjectKeyFromObject(object))
-	last, recorded := r.notes.get(object.GetUID())
+	remembered, _ := r.recordedConditions.Get(object.GetUID())
+	last, recorded := remembered.(recordedCondition)
 	if existing := conditionOn(object); !recorded && existing != nil {
-		last, recorded = note{condition: *existing}, true
+		last, recorded = recordedCondition{condition: *existing}, true
 	}
 	fine := condition.Status == metav1.ConditionTrue
 	switch {
@@ -271,7 +242,7 @@ func (r *employerController) record(ctx context.Context, object client.Object) (
 		return 0, fmt.Errorf("recording that %s %s is %s: %w", r.kind, client.ObjectKeyFromObject(object),
 			condition.Reason, err)
 	}
-	r.notes.put(object.GetUID(), condition, now)
+	r.recordedConditions.Add(object.GetUID(), recordedCondition{condition, now})
 	if fine {
 		r.recorder.Eventf(object, nil, corev1.EventTypeNormal, condition.Reason, "Sync", "%s", condition.Message)
 	} else {

@@ -43,6 +43,11 @@ func NewCandidate(o CandidateOptions) *Candidate {
 	}}
 }
 
+// Fence keeps back what this process would write after its Lease has run out.
+func (c *Candidate) Fence() *LeaseFence {
+	return &LeaseFence{terms: []*leaseTerm{c.lease}, candidate: true}
+}
+
 // Start watches the Lease until ctx ends.
 func (c *Candidate) Start(ctx context.Context) error {
 	if err := c.view.watch(ctx, ctx.Done(), c.options.Watcher.RESTClient(), c.options.Namespace, []string{c.options.Name},

@@ -70,11 +70,11 @@ type Coordinator struct {
 	wiping atomic.Bool
 
 	mu     sync.Mutex
-	shards []held
+	shards []shardState
 }
 
-// held is what goes on here for one shard.
-type held struct {
+// shardState is what goes on here for one shard.
+type shardState struct {
 	stage placement.Stage
 	// stop ends the shard's run, or the wait for its Lease.
 	stop context.CancelFunc
@@ -84,7 +84,7 @@ type held struct {
 func New(o Options) *Coordinator {
 	c := &Coordinator{
 		Options: o, view: newLeaseView(o.Clock, o.Component), wake: make(chan struct{}, 1), failed: make(chan error, 1),
-		shards: make([]held, o.Shards),
+		shards: make([]shardState, o.Shards),
 	}
 	c.gate = c.newLeaseTerm()
 	c.own = &announcer{
@@ -176,7 +176,7 @@ func (c *Coordinator) begin(ctx context.Context, running *sync.WaitGroup) {
 	}
 	for _, shard := range plan.Take {
 		taking, stop := context.WithCancel(ctx)
-		c.shards[shard] = held{stage: placement.Taking, stop: stop}
+		c.shards[shard] = shardState{stage: placement.Taking, stop: stop}
 		running.Go(func() {
 			defer stop()
 			if err := c.serve(ctx, taking, shard); err != nil {
@@ -277,7 +277,7 @@ func (c *Coordinator) serve(ctx, taking context.Context, shard int) error {
 	c.enter(shard, placement.Held)
 	c.Logger.Info("holding a shard", "shard", shard)
 	moves.WithLabelValues(gained).Inc()
-	if err := c.Run(taking, shard, &LeaseFence{shard: shard, terms: []*leaseTerm{own, c.gate}}); err != nil {
+	if err := c.Run(taking, shard, &LeaseFence{terms: []*leaseTerm{own, c.gate}}); err != nil {
 		return fmt.Errorf("running shard %d: %w", shard, err)
 	}
 	if taking.Err() == nil {

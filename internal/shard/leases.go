@@ -57,7 +57,7 @@ func newLeaseView(clk clock.Clock, common string) *leaseView {
 
 // watch keeps the view up to date until ctx ends, and returns when every Lease was looked for, or stop is closed. It
 // asks for each by its name, as rights are given, and calls news whenever something changed.
-func (b *leaseView) watch(
+func (v *leaseView) watch(
 	ctx context.Context, stop <-chan struct{}, client toolscache.Getter, namespace string, names []string, news func(),
 ) error {
 	known := make([]toolscache.InformerSynced, 0, len(names))
@@ -65,7 +65,7 @@ func (b *leaseView) watch(
 		one := toolscache.NewListWatchFromClient(client, "leases", namespace,
 			fields.OneTermEqualSelector(metav1.ObjectNameField, name))
 		informer := toolscache.NewSharedInformer(one, &coordinationv1.Lease{}, 0)
-		if _, err := informer.AddEventHandler(b.events(name, news)); err != nil {
+		if _, err := informer.AddEventHandler(v.events(name, news)); err != nil {
 			return fmt.Errorf("watching the Lease %s: %w", name, err)
 		}
 		go informer.RunWithContext(ctx)
@@ -75,80 +75,80 @@ func (b *leaseView) watch(
 	return nil
 }
 
-func (b *leaseView) events(name string, news func()) toolscache.ResourceEventHandler {
-	saw := func(o any) {
+func (v *leaseView) events(name string, news func()) toolscache.ResourceEventHandler {
+	seen := func(o any) {
 		if lease, ok := o.(*coordinationv1.Lease); ok && lease.Name == name {
-			b.saw(lease)
+			v.observe(lease)
 			news()
 		}
 	}
 	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    saw,
-		UpdateFunc: func(_, after any) { saw(after) },
-		DeleteFunc: func(any) { b.forget(name); news() },
+		AddFunc:    seen,
+		UpdateFunc: func(_, after any) { seen(after) },
+		DeleteFunc: func(any) { v.forget(name); news() },
 	}
 }
 
-// saw takes in a Lease. One that says what it said before has not been renewed.
-func (b *leaseView) saw(lease *coordinationv1.Lease) {
+// observe takes in a Lease. One that says what it said before has not been renewed.
+func (v *leaseView) observe(lease *coordinationv1.Lease) {
 	record := *resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	now := b.clock.Now()
-	if seen, ok := b.leases[lease.Name]; !ok || !same(seen.record, record) {
-		b.leases[lease.Name] = observedLease{record: record, at: now}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := v.clock.Now()
+	if seen, ok := v.leases[lease.Name]; !ok || !same(seen.record, record) {
+		v.leases[lease.Name] = observedLease{record: record, at: now}
 	}
-	if lease.Name == b.common {
-		b.hear(lease, now)
+	if lease.Name == v.common {
+		v.observeMembers(lease, now)
 	}
-	b.tell()
+	v.broadcast()
 }
 
-func (b *leaseView) forget(name string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.leases, name)
-	if name == b.common {
-		clear(b.members)
+func (v *leaseView) forget(name string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.leases, name)
+	if name == v.common {
+		clear(v.members)
 	}
-	b.tell()
+	v.broadcast()
 }
 
-// tell wakes those that wait for news. The caller holds b.mu.
-func (b *leaseView) tell() {
-	close(b.changed)
-	b.changed = make(chan struct{})
+// broadcast wakes those that wait for news. The caller holds v.mu.
+func (v *leaseView) broadcast() {
+	close(v.changed)
+	v.changed = make(chan struct{})
 }
 
-// look is what was last seen of a Lease, and the channel that is closed at the next news of any.
-func (b *leaseView) look(name string) (seen observedLease, ok bool, changed <-chan struct{}) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	seen, ok = b.leases[name]
-	return seen, ok, b.changed
+// last is what was last seen of a Lease, and the channel that is closed at the next news of any.
+func (v *leaseView) last(name string) (seen observedLease, ok bool, changed <-chan struct{}) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	seen, ok = v.leases[name]
+	return seen, ok, v.changed
 }
 
 // holder is the identity that holds a Lease, "" for none.
-func (b *leaseView) holder(name string) string {
-	if s, ok, _ := b.look(name); ok && b.clock.Now().Before(s.ends()) {
+func (v *leaseView) holder(name string) string {
+	if s, ok, _ := v.last(name); ok && v.clock.Now().Before(s.ends()) {
 		return s.record.HolderIdentity
 	}
 	return ""
 }
 
-// read reads a Lease that has run out by the watch: the watch may be late, or silent.
-func (b *leaseView) read(name string, record *resourcelock.LeaderElectionRecord) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if seen, ok := b.leases[name]; ok && !same(seen.record, *record) && !b.clock.Now().Before(seen.ends()) {
-		b.leases[name] = observedLease{record: *record, at: b.clock.Now()}
+// observeRead takes in a Lease that was read, if by the watch it has run out: the watch may be late, or silent.
+func (v *leaseView) observeRead(name string, record *resourcelock.LeaderElectionRecord) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if seen, ok := v.leases[name]; ok && !same(seen.record, *record) && !v.clock.Now().Before(seen.ends()) {
+		v.leases[name] = observedLease{record: *record, at: v.clock.Now()}
 	}
 }
 
 // hasRunOut reports whether a Lease that says this has said so for longer than its duration.
-func (b *leaseView) hasRunOut(name string, record *resourcelock.LeaderElectionRecord) bool {
-	s, ok, _ := b.look(name)
-	return ok && same(s.record, *record) && !b.clock.Now().Before(s.ends())
+func (v *leaseView) hasRunOut(name string, record *resourcelock.LeaderElectionRecord) bool {
+	s, ok, _ := v.last(name)
+	return ok && same(s.record, *record) && !v.clock.Now().Before(s.ends())
 }
 
 // lookAgain is after how long a waiting candidate reads a Lease again whose record and what was seen of it differ.
@@ -156,21 +156,21 @@ const lookAgain = time.Second
 
 // await waits while a Lease is held by whom the record, which was just read, names: until it is given back, deleted,
 // taken by another, or has run out. It is false if ctx ended, or nothing was seen of the Lease.
-func (b *leaseView) await(ctx context.Context, name string, record *resourcelock.LeaderElectionRecord) bool {
+func (v *leaseView) await(ctx context.Context, name string, record *resourcelock.LeaderElectionRecord) bool {
 	known := false
 	for first := true; ; first = false {
-		seen, ok, changed := b.look(name)
+		seen, ok, changed := v.last(name)
 		wait := lookAgain // what was read and what is seen will soon be one
 		switch {
 		case ok && seen.record.HolderIdentity == record.HolderIdentity:
-			if wait = seen.ends().Sub(b.clock.Now()); wait <= 0 {
+			if wait = seen.ends().Sub(v.clock.Now()); wait <= 0 {
 				return true
 			}
 		case !first:
 			return ok || known
 		}
 		known = known || ok
-		timer := b.clock.NewTimer(wait)
+		timer := v.clock.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -183,21 +183,21 @@ func (b *leaseView) await(ctx context.Context, name string, record *resourcelock
 }
 
 // next is how long it takes until another Lease runs out or a member is silent for too long, at most most.
-func (b *leaseView) next(most time.Duration) time.Duration {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	now := b.clock.Now()
+func (v *leaseView) next(most time.Duration) time.Duration {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := v.clock.Now()
 	soonest := func(ends time.Time) {
 		if left := ends.Sub(now); left > 0 {
 			most = min(most, left+time.Millisecond)
 		}
 	}
-	for _, s := range b.leases {
+	for _, s := range v.leases {
 		if s.record.HolderIdentity != "" {
 			soonest(s.ends())
 		}
 	}
-	for _, m := range b.members {
+	for _, m := range v.members {
 		soonest(m.ends())
 	}
 	return most

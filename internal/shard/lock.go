@@ -2,8 +2,10 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,7 +51,7 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 		if held && l.holder != l.Identity() {
 			l.lease.end()
 		}
-		l.view.read(l.name, record)
+		l.view.observeRead(l.name, record)
 		if !held && l.view.hasRunOut(l.name, record) {
 			free := *record
 			free.HolderIdentity = ""
@@ -123,7 +125,8 @@ type leaseTerm struct {
 
 	mu    sync.Mutex
 	since time.Time
-	over  bool
+	// ended is true if the Lease was given back or taken away, lapsed if it was not renewed in time.
+	ended, lapsed bool
 }
 
 // newLeaseTerm is one for a Lease that an elector gives up as lost when the term ends: a try to renew begins a retry
@@ -144,7 +147,7 @@ func (t *leaseTerm) renewed(at time.Time) {
 func (t *leaseTerm) end() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.over = true
+	t.ended = true
 }
 
 // begun reports whether the Lease was ours at some time.
@@ -159,32 +162,46 @@ func (t *leaseTerm) running() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.lapse()
-	return !t.over && !t.since.IsZero()
+	return !t.ended && !t.lapsed && !t.since.IsZero()
+}
+
+// inTime reports whether the Lease was renewed in time so far, or was never ours. It goes on for a while after the
+// Lease was given back, so that the last events are written.
+func (t *leaseTerm) inTime() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lapse()
+	return !t.lapsed
 }
 
 // lapse notes that the Lease was not renewed in time. The caller holds t.mu.
 func (t *leaseTerm) lapse() {
 	if !t.since.IsZero() && t.clock.Now().Sub(t.since) >= t.lasts {
-		t.over = true
+		t.lapsed = true
 	}
 }
 
-// LeaseFence lets a shard's requests pass while its Leases are held. The zero LeaseFence lets no write pass.
+// LeaseFence keeps a process that has been asleep from writing what it decided before: one that was paused, or starved
+// of CPU, for longer than its Lease goes on where it was, and learns only some moments later that another leads. It
+// lets writes pass while the Leases are held. Preconditions refuse what is on its way when a process falls asleep. The
+// zero LeaseFence lets no write pass.
 type LeaseFence struct {
-	shard int
 	terms []*leaseTerm
+	// candidate lets writes pass before the first renewal, too, because whoever has never led waits for its Lease by
+	// other means, and after the Lease was given back, until it would have run out.
+	candidate bool
 }
 
 func (f *LeaseFence) open() bool {
 	for _, t := range f.terms {
-		if !t.running() {
+		if ours := t.running() || f.candidate && t.inTime(); !ours {
 			return false
 		}
 	}
 	return len(f.terms) > 0
 }
 
-// Wrap is for rest.Config.Wrap. Reads always pass.
+// Wrap is for rest.Config.Wrap. Reads, and questions about tokens and rights, always pass.
 func (f *LeaseFence) Wrap(next http.RoundTripper) http.RoundTripper {
 	return &fencedTransport{fence: f, next: next}
 }
@@ -196,17 +213,23 @@ type fencedTransport struct {
 
 // RoundTrip implements http.RoundTripper.
 func (f *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !isWrite(r) || f.fence.open() {
+		return f.next.RoundTrip(r)
+	}
+	if r.Body != nil {
+		_ = r.Body.Close()
+	}
+	return nil, errors.New("nothing is written: a Lease was not renewed in time, so another replica may lead")
+}
+
+// isWrite reports whether a request changes something; questions about tokens and rights, which are posted, do not.
+func isWrite(r *http.Request) bool {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions:
-	default:
-		if !f.fence.open() {
-			if r.Body != nil {
-				_ = r.Body.Close()
-			}
-			return nil, fmt.Errorf("nothing is written for shard %d: its Lease was not renewed in time", f.fence.shard)
-		}
+		return false
 	}
-	return f.next.RoundTrip(r)
+	return !strings.Contains(r.URL.Path, "/apis/authentication.k8s.io/") &&
+		!strings.Contains(r.URL.Path, "/apis/authorization.k8s.io/")
 }
 
 // WrappedRoundTripper lets client-go find the transport below.

@@ -69,7 +69,7 @@ func newTestLock(clk *clocktesting.FakeClock, holder string) (*lock, *server) {
 	s := &server{me: "me", record: ptr.To(record(holder, clk.Now()))}
 	l := &lock{Interface: s, name: name, view: newLeaseView(clk, ""), patient: true,
 		lease: &leaseTerm{clock: clk, lasts: term10and15}}
-	l.view.saw(lease(*s.record))
+	l.view.observe(lease(*s.record))
 	return l, s
 }
 
@@ -171,14 +171,14 @@ func TestACandidateWaits(t *testing.T) {
 	}{
 		"until it is given back": {func(l *lock, s *server, clk *clocktesting.FakeClock) {
 			*s.record = record("", clk.Now())
-			l.view.saw(lease(*s.record))
+			l.view.observe(lease(*s.record))
 		}, ""},
 		"until it has run out": {func(_ *lock, _ *server, clk *clocktesting.FakeClock) { clk.Step(lasts) }, ""},
 		"however often it is renewed": {func(l *lock, s *server, clk *clocktesting.FakeClock) {
 			for range 5 {
 				clk.Step(10 * time.Second)
 				*s.record = record("other", clk.Now())
-				l.view.saw(lease(*s.record))
+				l.view.observe(lease(*s.record))
 			}
 			clk.Step(lasts)
 		}, ""},
@@ -262,6 +262,7 @@ func TestAFenceHoldsWritesBack(t *testing.T) {
 		"before a renewal":           {&LeaseFence{terms: []*leaseTerm{own}}, false},
 		"without the component's":    {&LeaseFence{terms: []*leaseTerm{gate, own}}, false},
 		"while both Leases are held": {&LeaseFence{terms: []*leaseTerm{gate, gate}}, true},
+		"of whoever has never led":   {&LeaseFence{terms: []*leaseTerm{own}, candidate: true}, true},
 	}
 	gate.renewed(clk.Now())
 	for name, tc := range tests {
@@ -283,4 +284,51 @@ func TestAFenceHoldsWritesBack(t *testing.T) {
 			require.Equal(t, map[bool]sent{false: 1, true: 5}[tc.open], count)
 		})
 	}
+}
+
+func TestAnOldLeaderWritesNothing(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	term := &leaseTerm{clock: clk, lasts: term10and15}
+	var count sent
+	transport := (&LeaseFence{terms: []*leaseTerm{term}, candidate: true}).Wrap(&count)
+	ask := func(method, path string) error {
+		response, err := transport.RoundTrip(httptest.NewRequest(method, "https://server"+path, strings.NewReader("{}")))
+		if err == nil {
+			return response.Body.Close()
+		}
+		return err
+	}
+	const pods = "/api/v1/namespaces/default/pods"
+
+	clk.Step(time.Hour)
+	require.NoError(t, ask(http.MethodPost, pods),
+		"whoever has never led may write: it waits for its Lease by other means")
+	term.renewed(clk.Now())
+	clk.Step(term10and15 - time.Millisecond)
+	require.NoError(t, ask(http.MethodPatch, pods))
+
+	clk.Step(time.Millisecond)
+	was := count
+	for _, method := range []string{http.MethodPatch, http.MethodPost, http.MethodDelete} {
+		require.ErrorContains(t, ask(method, pods), "another replica may lead")
+	}
+	require.Equal(t, was, count, "nothing was sent")
+	require.NoError(t, ask(http.MethodGet, pods))
+	for _, review := range []string{"authentication.k8s.io/v1/tokenreviews",
+		"authorization.k8s.io/v1/subjectaccessreviews"} {
+		require.NoError(t, ask(http.MethodPost, "/apis/"+review), "reading metrics goes on")
+	}
+}
+
+func TestALeaderThatGaveItsLeaseBackSendsWhatIsLeft(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	term := &leaseTerm{clock: clk, lasts: term10and15}
+	fence := &LeaseFence{terms: []*leaseTerm{term}, candidate: true}
+	term.renewed(clk.Now())
+	term.end()
+	require.True(t, fence.open(), "its last events")
+	clk.Step(term10and15)
+	require.False(t, fence.open())
+	term.renewed(clk.Now())
+	require.False(t, fence.open(), "what was lost is lost")
 }

@@ -47,25 +47,25 @@ func announce(identity string, now time.Time) string {
 	return identity + " " + now.UTC().Format(metav1.RFC3339Micro)
 }
 
-// hear takes in what members wrote on the common Lease. One that wrote nothing new for as long as the Lease lasts is
-// gone. The caller holds b.mu.
-func (b *leaseView) hear(lease *coordinationv1.Lease, now time.Time) {
+// observeMembers takes in what members wrote on the common Lease. One that wrote nothing new for as long as the Lease
+// lasts is gone. The caller holds v.mu.
+func (v *leaseView) observeMembers(lease *coordinationv1.Lease, now time.Time) {
 	for key, value := range lease.Annotations {
-		if strings.Contains(key, memberDomain) && b.members[key].value != value {
-			b.members[key] = announcement{value: value, at: now,
+		if strings.Contains(key, memberDomain) && v.members[key].value != value {
+			v.members[key] = announcement{value: value, at: now,
 				lasts: time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second}
 		}
 	}
-	maps.DeleteFunc(b.members, func(key string, _ announcement) bool { return lease.Annotations[key] == "" })
+	maps.DeleteFunc(v.members, func(key string, _ announcement) bool { return lease.Annotations[key] == "" })
 }
 
 // membersOf are the replicas of one number of shards that announce themselves.
-func (b *leaseView) membersOf(shards int) []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (v *leaseView) membersOf(shards int) []string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	var members []string
-	for key, m := range b.members {
-		if strings.HasPrefix(key, memberPrefix(shards)) && b.clock.Now().Before(m.ends()) {
+	for key, m := range v.members {
+		if strings.HasPrefix(key, memberPrefix(shards)) && v.clock.Now().Before(m.ends()) {
 			identity, _, _ := strings.Cut(m.value, " ")
 			members = append(members, identity)
 		}
@@ -75,12 +75,12 @@ func (b *leaseView) membersOf(shards int) []string {
 
 // silent are the members, of any number of shards, that have written nothing new for too long, and what they wrote
 // last.
-func (b *leaseView) silent() map[string]string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (v *leaseView) silent() map[string]string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	gone := map[string]string{}
-	for key, m := range b.members {
-		if !b.clock.Now().Before(m.ends()) {
+	for key, m := range v.members {
+		if !v.clock.Now().Before(m.ends()) {
 			gone[key] = m.value
 		}
 	}
@@ -152,7 +152,7 @@ func (a *announcing) Update(
 ) (*coordinationv1.Lease, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	seen, ok, _ := a.view.look(lease.Name)
+	seen, ok, _ := a.view.last(lease.Name)
 	next := resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec)
 	if !ok || seen.record.HolderIdentity != a.shared || next.HolderIdentity != a.shared {
 		return a.LeaseInterface.Update(ctx, a.announced(lease), o)

@@ -65,7 +65,7 @@ func (r *renewed) lease() *coordinationv1.Lease {
 func (r *renewed) show() {
 	r.Helper()
 	for _, a := range r.replicas {
-		a.view.saw(r.lease())
+		a.view.observe(r.lease())
 	}
 }
 

@@ -61,7 +61,6 @@ type View struct {
 
 	mu       sync.Mutex
 	handlers []func() // each takes a handler off
-	kinds    map[schema.GroupVersionKind]toolscache.Indexer
 	ended    bool
 }
 
@@ -72,7 +71,7 @@ var _ cache.Cache = &View{}
 func (c *Cache) View(shows func(namespace string) bool, always string) *View {
 	return &View{
 		scope:  scope{reader: c.cached, scheme: c.scheme, shows: shows, always: always},
-		behind: c, kinds: map[schema.GroupVersionKind]toolscache.Indexer{},
+		behind: c,
 	}
 }
 
@@ -141,29 +140,7 @@ func (v *View) informer(gvk schema.GroupVersionKind, behind cache.Informer) cach
 	if !ok { // one that consists of several has no store
 		return limited
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.kinds[gvk] = whole.GetIndexer()
 	return stored{informer: limited, store: whole.GetIndexer()}
-}
-
-// Namespaces is how many namespaces the view shows objects of.
-func (v *View) Namespaces() int {
-	v.mu.Lock()
-	indexers := make([]toolscache.Indexer, 0, len(v.kinds))
-	for _, indexer := range v.kinds {
-		indexers = append(indexers, indexer)
-	}
-	v.mu.Unlock()
-	found := map[string]bool{}
-	for _, indexer := range indexers {
-		for _, namespace := range indexer.ListIndexFuncValues(toolscache.NamespaceIndex) {
-			if namespace != "" && v.shows(namespace) {
-				found[namespace] = true
-			}
-		}
-	}
-	return len(found)
 }
 
 // informer hands on events of what the view shows.

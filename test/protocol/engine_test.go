@@ -211,7 +211,7 @@ func (m *model) decide(key ledgerKey) decision {
 	}
 	const owner = "set"
 	snapshot := grants.Snapshot{Now: now, Answers: map[grants.Subject]grants.Answer{},
-		Owners: []grants.Owner{{UID: owner, Name: owner, Replicas: int32(m.replicas)}}}
+		Owners: []grants.Owner{{UID: owner, Replicas: int32(m.replicas)}}}
 	if key.frozen {
 		snapshot.Frozen = "by the user"
 	}

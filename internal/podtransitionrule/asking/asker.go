@@ -8,28 +8,19 @@ package asking
 
 import (
 	"context"
-	"errors"
-	"math"
-	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
-	ctrl "sigs.k8s.io/controller-runtime"
 	kubeclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/callout"
-	"kusionstack.io/kuperator/internal/failures"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking/exchange"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 )
@@ -37,14 +28,6 @@ import (
 const (
 	// perRule is how many requests of one PodTransitionRule are on their way at once.
 	perRule = 4
-	// ruleRoom and historyRoom bound what the webhooks of one PodTransitionRule put into its status: bytes of tasks, and
-	// tasks that ended.
-	ruleRoom    = 96 << 10
-	historyRoom = 24
-	// defaults of polling, where the API server did not fill them in.
-	defaultInterval, defaultTimeout = 5, 60
-	// defaultQueryKey is the query that names a task.
-	defaultQueryKey = "task-id"
 	// shortestLook and readyLook keep a decision from being asked for again at once; readyLook while an answer or a free
 	// slot will ask for it.
 	shortestLook, readyLook = 10 * time.Millisecond, time.Second
@@ -219,91 +202,6 @@ func (a *Asker) Forget(name string) {
 	}
 }
 
-// update returns the inquiries of a rule as it is now; strict is that of Options.
-func (ns *namespace) update(name string, rule *appsv1alpha1.PodTransitionRule, strict bool, now time.Time) []*inquiry {
-	var found []*inquiry
-	checks := webhookChecks(rule)
-	for _, check := range checks {
-		k := key{rule.UID, check.Name}
-		settings := settingsOf(rule, check, len(checks))
-		settings.Ignore = settings.Ignore && !strict
-		state := stateOf(rule, check.Name)
-		i := ns.inquiries[k]
-		switch {
-		case i == nil || !sameServer(i.check.Webhook, check.Webhook):
-			adopt := i == nil && rule.Status.ObservedGeneration == rule.Generation // else the tasks may be another server's
-			if i != nil {
-				i.gone = true
-			}
-			i = &inquiry{Inquiry: exchange.New(settings), key: k, namespace: name, ruleName: rule.Name}
-			if adopt {
-				i.Adopt(state, now)
-			}
-			ns.inquiries[k] = i
-		case !equality.Semantic.DeepEqual(i.check.Webhook, check.Webhook):
-			i.Retry()
-		}
-		i.Use(settings)
-		i.check = check
-		i.Known(state)
-		found = append(found, i)
-	}
-	return found
-}
-
-// webhookChecks are the items of a rule that ask a webhook.
-func webhookChecks(rule *appsv1alpha1.PodTransitionRule) []*appsv1alpha1.TransitionRule {
-	var checks []*appsv1alpha1.TransitionRule
-	for n := range rule.Spec.Rules {
-		check := &rule.Spec.Rules[n]
-		if check.Webhook != nil && check.AvailablePolicy == nil && check.LabelCheck == nil && !check.Disabled &&
-			len(check.Conditions) == 0 {
-			checks = append(checks, check)
-		}
-	}
-	return checks
-}
-
-func settingsOf(rule *appsv1alpha1.PodTransitionRule, check *appsv1alpha1.TransitionRule, of int) exchange.Settings {
-	s := exchange.Settings{
-		Rule: rule.UID, Check: check.Name,
-		Ignore: ptr.Deref(check.Webhook.FailurePolicy, appsv1alpha1.FailurePolicyIgnore) == appsv1alpha1.FailurePolicyIgnore,
-		Room:   ruleRoom / of, HistoryRoom: max(1, historyRoom/of),
-	}
-	if poll := check.Webhook.ClientConfig.Poll; poll != nil {
-		s.Polls = true
-		s.Interval = seconds(ptr.Deref(poll.IntervalSeconds, defaultInterval))
-		s.Timeout = seconds(ptr.Deref(poll.TimeoutSeconds, defaultTimeout))
-	}
-	return s
-}
-
-// seconds is a number of them as a duration, at least 1 and at most what fits.
-func seconds(n int64) time.Duration {
-	return time.Duration(min(max(n, 1), math.MaxInt32)) * time.Second
-}
-
-func stateOf(rule *appsv1alpha1.PodTransitionRule, check string) *appsv1alpha1.WebhookStatus {
-	at := slices.IndexFunc(rule.Status.RuleStates, func(s appsv1alpha1.RuleState) bool { return s.Name == check })
-	if at < 0 {
-		return nil
-	}
-	return rule.Status.RuleStates[at].WebhookStatus
-}
-
-// sameServer reports whether what one was told holds for the other: they ask the same server the same.
-func sameServer(a, b *appsv1alpha1.TransitionRuleWebhook) bool {
-	if a == b {
-		return true
-	}
-	pollOf := func(w *appsv1alpha1.TransitionRuleWebhook) appsv1alpha1.WebhookPoll {
-		poll := ptr.Deref(w.ClientConfig.Poll, appsv1alpha1.WebhookPoll{})
-		return appsv1alpha1.WebhookPoll{URL: poll.URL, RawQueryKey: poll.RawQueryKey}
-	}
-	return a.ClientConfig.URL == b.ClientConfig.URL && pollOf(a) == pollOf(b) &&
-		equality.Semantic.DeepEqual(a.Parameters, b.Parameters)
-}
-
 func (i *inquiry) hear(heard *Heard) {
 	i.Answers(heard.Answers)
 	if state := i.State(); state != nil {
@@ -317,30 +215,6 @@ func (i *inquiry) hear(heard *Heard) {
 	if why := i.Failing(); why != "" && heard.Unreachable[i.rule] == "" {
 		heard.Unreachable[i.rule] = "rule " + i.key.check + ": " + why
 	}
-}
-
-// invalid says what is wrong with a webhook, as far as that is known without asking it; "" for nothing.
-func invalid(w *appsv1alpha1.TransitionRuleWebhook) string {
-	config := w.ClientConfig
-	urls, bundles := []string{config.URL}, []string{config.CABundle}
-	if config.Poll != nil {
-		urls, bundles = append(urls, config.Poll.URL), append(bundles, config.Poll.CABundle)
-	}
-	for _, given := range urls {
-		u, err := callout.ParseURL(given)
-		if err != nil {
-			return err.Error()
-		}
-		if config.SecretName != "" && u.Scheme != "https" {
-			return "credentials of a Secret are sent over https only: change the urls, or remove webhook.clientConfig.secretName"
-		}
-	}
-	for _, bundle := range bundles {
-		if _, err := rootsOf(bundle); err != nil {
-			return err.Error()
-		}
-	}
-	return ""
 }
 
 // export forgets the metrics of rules that are gone.
@@ -382,152 +256,5 @@ func (a *Asker) serveReady() {
 			a.makeReady(i) // it may have more
 			a.launch(i, request)
 		}
-	}
-}
-
-// serve makes one request and takes in its result.
-func (a *Asker) serve(ctx context.Context, i *inquiry, r exchange.Request) {
-	inFlight.Inc()
-	var took time.Duration // by the server; what the API server took is not its fault
-	if r.TaskID != "" {
-		took = a.poll(ctx, i, r)
-	} else {
-		took = a.post(ctx, i, r)
-	}
-	inFlight.Dec()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.turns.End(i.namespace, i.rule, took, a.clock.Now())
-	a.makeReady(i)
-	a.serveReady()
-	if a.wake != nil && !i.gone {
-		a.wake(reconcile.Request{NamespacedName: types.NamespacedName{Name: i.namespace}})
-	}
-}
-
-// poll asks about a task, and returns how long the server took.
-func (a *Asker) poll(ctx context.Context, i *inquiry, r exchange.Request) (took time.Duration) {
-	a.mu.Lock()
-	config := i.check.Webhook.ClientConfig
-	a.mu.Unlock()
-	var answer exchange.PollAnswer
-	var body []byte
-	err := errors.New("the rule is polled no more")
-	if config.Poll != nil {
-		body, took, err = a.ask(ctx, i, call{method: http.MethodGet, url: pollURL(*config.Poll, r.TaskID),
-			caBundle: config.Poll.CABundle}, config.SecretName)
-	}
-	if err == nil {
-		answer, err = exchange.ParsePollAnswer(body)
-	}
-	if ctx.Err() != nil {
-		return took // the process ends
-	}
-	a.count(ctx, i, r, err)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if err != nil {
-		i.PollFailed(r, failureOf(err), a.clock.Now())
-		return took
-	}
-	i.Polled(r, answer, a.clock.Now())
-	return took
-}
-
-// pollURL adds the task to the URL's query.
-func pollURL(poll appsv1alpha1.WebhookPoll, task string) string {
-	name := poll.RawQueryKey
-	if name == "" {
-		name = defaultQueryKey
-	}
-	u, err := url.Parse(poll.URL)
-	if err != nil {
-		return poll.URL // is refused later
-	}
-	if u.RawQuery != "" {
-		u.RawQuery += "&"
-	}
-	u.RawQuery += url.QueryEscape(name) + "=" + url.QueryEscape(task)
-	return u.String()
-}
-
-// post asks about Pods, and returns how long the server took.
-func (a *Asker) post(ctx context.Context, i *inquiry, r exchange.Request) (took time.Duration) {
-	a.mu.Lock()
-	check := i.check
-	a.mu.Unlock()
-	body, sent := a.body(ctx, i, check, &r)
-	if !sent {
-		return 0
-	}
-	config := check.Webhook.ClientConfig
-	var answer exchange.Answer
-	said, took, err := a.ask(ctx, i, call{method: http.MethodPost, url: config.URL, body: body, caBundle: config.CABundle},
-		config.SecretName)
-	if err == nil {
-		answer, err = exchange.ParseAnswer(said)
-	}
-	if ctx.Err() != nil {
-		return took // the process ends: no Pod may pass by failurePolicy for that
-	}
-	a.count(ctx, i, r, err)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if err == nil {
-		i.Answered(r, answer, a.clock.Now())
-		return took
-	}
-	if n := i.Failed(r, failureOf(err), a.clock.Now()); n > 0 && !i.gone {
-		countIgnored(i.namespace, i.ruleName, n)
-	}
-	return took
-}
-
-func (a *Asker) ask(
-	ctx context.Context, i *inquiry, q call, secret string,
-) (body []byte, took time.Duration, err error) {
-	if q.credentials, err = a.secrets.of(ctx, i.namespace, secret); err != nil {
-		return nil, 0, err
-	}
-	began := a.clock.Now()
-	body, err = a.client.ask(ctx, q)
-	took = a.clock.Since(began)
-	requestSeconds.Observe(took.Seconds())
-	return body, took, err
-}
-
-// failureOf says what an error means for those who were to be asked about.
-func failureOf(err error) exchange.Failure {
-	lasting, passing := misconfigured{}, unprepared{}
-	why := failures.Text(err)
-	switch {
-	case errors.As(err, &lasting):
-		return exchange.Failure{Reason: "the webhook is not asked: " + why, Refused: true, Lasting: true}
-	case errors.As(err, &passing):
-		return exchange.Failure{Reason: "the webhook is not asked: " + why, Refused: true}
-	}
-	return exchange.Failure{Reason: "the webhook cannot be asked: " + why}
-}
-
-// count tells metrics and the log how a request went.
-func (a *Asker) count(ctx context.Context, i *inquiry, r exchange.Request, err error) {
-	result := answered
-	if err != nil {
-		result = failed
-		if failureOf(err).Refused {
-			result = refused
-		}
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if i.gone {
-		return
-	}
-	countRequest(i.namespace, i.ruleName, result)
-	if err != nil {
-		ctrl.LoggerFrom(ctx).Info("A webhook rule's server was not heard.", "namespace", i.namespace,
-			"podtransitionrule", i.ruleName,
-			"rule", i.key.check, "task", r.TaskID, "pods", len(r.Questions), "failurePolicy",
-			ptr.Deref(i.check.Webhook.FailurePolicy, ""), "why", err.Error())
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/callout"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking/exchange"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 )
@@ -53,7 +54,7 @@ func (a *Asker) body(
 	}
 	encoded, err := body.Encode()
 	if err != nil {
-		i.Failed(*r, failureOf(misconfigured{err}), now)
+		i.Failed(*r, failureOf(&callout.Misconfigured{Err: err}), now)
 		return nil, false
 	}
 	return encoded, true
@@ -82,7 +83,7 @@ func (a *Asker) parameters(
 			var err error
 			if values[n], err = exchange.Parameters(wanted,
 				exchange.Pod{Namespace: namespace, Name: q.PodName, UID: string(q.Pod)}, full); err != nil {
-				failures[n] = misconfigured{err}
+				failures[n] = &callout.Misconfigured{Err: err}
 			}
 		})
 	}

@@ -18,11 +18,6 @@ const (
 	emptyBundle = "Cg=="
 )
 
-// misconfigured is an error that lasts until a user changes the rule, a Secret or a flag.
-type misconfigured struct{ error }
-
-func (m misconfigured) Unwrap() error { return m.error }
-
 // unprepared is an error on the way to a request: nothing was sent, and it may be over the next time.
 type unprepared struct{ error }
 
@@ -48,11 +43,11 @@ func newClient(targets *callout.Targets, timeout time.Duration) *client {
 	})}
 }
 
-// ask returns the body of the answer. A misconfigured error will last; every other one may be over the next time.
+// ask returns the body of the answer. A callout.Misconfigured will last; every other error may be over the next time.
 func (c *client) ask(ctx context.Context, q call) ([]byte, error) {
 	roots, err := rootsOf(q.caBundle)
 	if err != nil {
-		return nil, misconfigured{err}
+		return nil, &callout.Misconfigured{Err: err}
 	}
 	out := callout.Call{Method: q.method, URL: q.url, Body: q.body, Roots: roots}
 	if q.credentials != nil {
@@ -60,11 +55,7 @@ func (c *client) ask(ctx context.Context, q call) ([]byte, error) {
 			Of: "a Secret", Token: q.credentials.token, Certificate: q.credentials.certificate, Key: q.credentials.key,
 		}
 	}
-	body, err := c.out.Ask(ctx, out)
-	if lasting := (*callout.Misconfigured)(nil); errors.As(err, &lasting) {
-		return nil, misconfigured{lasting}
-	}
-	return body, err
+	return c.out.Ask(ctx, out)
 }
 
 // rootsOf reads a caBundle; nil for an empty one.

@@ -5,14 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
+	"k8s.io/apimachinery/pkg/util/cache"
 	kubeclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"kusionstack.io/kuperator/internal/callout"
 )
 
 // Bounds of what is remembered of Secrets.
@@ -30,48 +31,36 @@ type credentials struct {
 // secrets reads credentials past the cache and remembers them for a short time. It is safe for concurrent use.
 type secrets struct {
 	direct kubeclient.Reader
-	clock  clock.PassiveClock
-
-	mu         sync.Mutex
-	remembered map[types.NamespacedName]remembered
+	// known are of remembered, by the Secret's name.
+	known *cache.LRUExpireCache
 }
 
 // remembered is what reading a Secret brought.
 type remembered struct {
-	at          time.Time
 	credentials *credentials
 	err         error
 }
 
-func newSecrets(direct kubeclient.Reader, clk clock.PassiveClock) *secrets {
-	return &secrets{direct: direct, clock: clk, remembered: map[types.NamespacedName]remembered{}}
+func newSecrets(direct kubeclient.Reader, clk cache.Clock) *secrets {
+	return &secrets{direct: direct, known: cache.NewLRUExpireCacheWithClock(maxSecrets, clk)}
 }
 
-// of returns what the Secret of a rule's namespace has; nil for no name. Errors are misconfigured
-// or unprepared.
+// of returns what the Secret of a rule's namespace has; nil for no name. Errors are
+// callout.Misconfigured, which lasts until a user changes the rule, a Secret or a flag, or unprepared.
 func (s *secrets) of(ctx context.Context, namespace, name string) (*credentials, error) {
 	if name == "" {
 		return nil, nil
 	}
-	key, now := types.NamespacedName{Namespace: namespace, Name: name}, s.clock.Now()
-	s.mu.Lock()
-	known, has := s.remembered[key]
-	s.mu.Unlock()
-	if has && now.Sub(known.at) < rememberSecret {
+	key := types.NamespacedName{Namespace: namespace, Name: name}
+	found, _ := s.known.Get(key)
+	if known, ok := found.(remembered); ok {
 		return known.credentials, known.err
 	}
 	read, err := s.read(ctx, key)
-	if lasting := (misconfigured{}); err != nil && !errors.As(err, &lasting) {
+	if lasting := (*callout.Misconfigured)(nil); err != nil && !errors.As(err, &lasting) {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for old, r := range s.remembered {
-		if now.Sub(r.at) >= rememberSecret || len(s.remembered) >= maxSecrets {
-			delete(s.remembered, old)
-		}
-	}
-	s.remembered[key] = remembered{at: now, credentials: read, err: err}
+	s.known.Add(key, remembered{credentials: read, err: err}, rememberSecret)
 	return read, err
 }
 
@@ -80,11 +69,11 @@ func (s *secrets) read(ctx context.Context, key types.NamespacedName) (*credenti
 	err := s.direct.Get(ctx, key, &secret)
 	switch {
 	case apierrors.IsForbidden(err):
-		return nil, misconfigured{fmt.Errorf(
+		return nil, &callout.Misconfigured{Err: fmt.Errorf(
 			"podtransitionrule-controller may not read Secret %s: add the component deploy/components/rule-webhook-secrets to its kustomization",
 			key.Name)}
 	case apierrors.IsNotFound(err):
-		return nil, misconfigured{fmt.Errorf(
+		return nil, &callout.Misconfigured{Err: fmt.Errorf(
 			"there is no Secret %s in namespace %s: create it, or change webhook.clientConfig.secretName",
 			key.Name, key.Namespace)}
 	case err != nil:
@@ -97,15 +86,18 @@ func (s *secrets) read(ctx context.Context, key types.NamespacedName) (*credenti
 	}
 	switch {
 	case secret.Type == corev1.SecretTypeServiceAccountToken: // its reader could be any user who may write rules
-		return nil, misconfigured{fmt.Errorf(
+		return nil, &callout.Misconfigured{Err: fmt.Errorf(
 			"the Secret %s is the token of a service account, which is not sent to webhooks: put a token for the server into a Secret of its own",
 			key.Name)}
 	case found.token == "" && len(found.certificate) == 0:
-		return nil, misconfigured{fmt.Errorf("the Secret %s has neither token nor tls.crt: add one of them", key.Name)}
+		return nil, &callout.Misconfigured{Err: fmt.Errorf(
+			"the Secret %s has neither token nor tls.crt: add one of them", key.Name)}
 	case (len(found.certificate) == 0) != (len(found.key) == 0):
-		return nil, misconfigured{fmt.Errorf("the Secret %s has only one of tls.crt and tls.key: add the other", key.Name)}
+		return nil, &callout.Misconfigured{Err: fmt.Errorf(
+			"the Secret %s has only one of tls.crt and tls.key: add the other", key.Name)}
 	case strings.ContainsAny(found.token, "\r\n\x00"):
-		return nil, misconfigured{errors.New("the token of Secret " + key.Name + " has more than one line: correct it")}
+		return nil, &callout.Misconfigured{Err: fmt.Errorf("the token of Secret %s has more than one line: correct it",
+			key.Name)}
 	}
 	return found, nil
 }

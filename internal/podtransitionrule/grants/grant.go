@@ -156,7 +156,7 @@ func (d *decision) question(c *pending, r *rule, k *check) string {
 	}}
 	d.questions = append(d.questions, q)
 	said, answered := d.Answers[q.Subject]
-	r.asking = r.asking || !said.Passed && !said.Final
+	r.asking = r.asking || !said.Passed
 	switch {
 	case said.Passed:
 		return ""

@@ -41,7 +41,7 @@ func (d *decision) mirrors() []BudgetChange {
 	for _, b := range d.Budgets {
 		budgets[b.Name] = b
 	}
-	d.share()
+	d.share(budgets)
 	var changes []BudgetChange
 	for _, r := range d.rules {
 		if change := r.mirror(budgets[r.Name]); change != nil {

@@ -110,7 +110,7 @@ func genAnswers(t *rapid.T, questions []Question) map[Subject]Answer {
 		case 2:
 			about.Operations = OperationsKey([]appsv1alpha1.GrantedOperation{{ID: "op", Type: "update", Request: stamp(1)}})
 		}
-		answers[about] = Answer{Passed: rapid.Bool().Draw(t, "passed"), Final: rapid.Bool().Draw(t, "final"),
+		answers[about] = Answer{Passed: rapid.Bool().Draw(t, "passed"),
 			Reason: rapid.SampledFrom([]string{"", "no"}).Draw(t, "reason")}
 	}
 	return answers
@@ -461,7 +461,7 @@ func (w *world) answer(t *rapid.T) {
 	answers := maps.Clone(w.answers)
 	for _, q := range w.asked {
 		if rapid.Bool().Draw(t, "answered") {
-			answers[q.Subject] = Answer{Passed: rapid.SampledFrom([]bool{true, true, false}).Draw(t, "passed"), Final: true,
+			answers[q.Subject] = Answer{Passed: rapid.SampledFrom([]bool{true, true, false}).Draw(t, "passed"),
 				Reason: "no"}
 		}
 	}
@@ -678,7 +678,7 @@ func TestEverythingAskedForHappens(t *testing.T) {
 			w.seen = w.seen[len(w.seen)-1:]
 			w.engine(1) // dies after every write
 			for _, q := range w.asked {
-				w.answers[q.Subject] = Answer{Passed: true, Final: true}
+				w.answers[q.Subject] = Answer{Passed: true}
 			}
 		}
 		for _, p := range w.pods {

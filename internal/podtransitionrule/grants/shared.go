@@ -30,14 +30,18 @@ type covering struct {
 	barred bool
 }
 
-// share decides which rules have their own PodDisruptionBudget, and what it demands.
-func (d *decision) share() {
+// share decides which rules have their own PodDisruptionBudget, and what it demands. The budgets are those of the
+// snapshot, by name.
+func (d *decision) share(budgets map[string]*policyv1.PodDisruptionBudget) {
 	var wanting []*covering
-	barred := d.barred()
 	for i, r := range d.rules {
 		if r.wanted = r.budget(); r.wanted != nil && !r.leavesBudget() {
 			c := d.cover("the PodDisruptionBudget of PodTransitionRule "+r.Name, r.selector, d.selects[i])
-			c.rule, c.keep, c.barred = r, r.wanted.MinAvailable.IntValue(), barred[r.UID]
+			c.rule, c.keep = r, r.wanted.MinAvailable.IntValue()
+			if b := budgets[r.Name]; b != nil {
+				owned, _ := ownership(b, r.UID)
+				c.barred = !owned || b.DeletionTimestamp != nil
+			}
 			wanting = append(wanting, c)
 		}
 	}
@@ -89,22 +93,6 @@ func (d *decision) place(c *covering, standing []*covering) []*covering {
 		return standing
 	}
 	return append(standing, c)
-}
-
-// barred are the rules whose name an object has that is not theirs, or is on its way out.
-func (d *decision) barred() map[types.UID]bool {
-	names := make(map[string]*policyv1.PodDisruptionBudget, len(d.Budgets))
-	for _, b := range d.Budgets {
-		names[b.Name] = b
-	}
-	barred := map[types.UID]bool{}
-	for _, r := range d.rules {
-		if b := names[r.Name]; b != nil {
-			owned, _ := ownership(b, r.UID)
-			barred[r.UID] = !owned || b.DeletionTimestamp != nil
-		}
-	}
-	return barred
 }
 
 // fixedBudgets are the PodDisruptionBudgets that stay whatever is decided: of people, and of rules that cannot be

@@ -32,7 +32,8 @@ type Snapshot struct {
 	GracefulDeletion string
 	// Answers are what webhooks have said, by what they were asked. What is missing has not been answered.
 	Answers map[Subject]Answer
-	// Tasks become the RuleStates of each rule's status, by the rule's UID. A rule that is missing has none.
+	// Tasks become the RuleStates of each rule's status, by the rule's UID. A rule that is missing has none. They are as
+	// the API server keeps them: sorted, and with whole seconds.
 	Tasks map[types.UID][]appsv1alpha1.RuleState
 	// Invalid says what is wrong with the webhook checks of a rule, by the rule's UID: no webhook can be asked before the
 	// rule is changed. Its webhook checks refuse every Pod.
@@ -55,8 +56,7 @@ type Pod struct {
 
 // Owner is a controller of Pods.
 type Owner struct {
-	UID  types.UID
-	Name string
+	UID types.UID
 	// Replicas are the Pods it wants. Zero means that it wants none: its Pods count themselves until they are gone.
 	Replicas int32
 	// Surges is true if an eviction has its Pods replaced before they go (spec.disruption of a CollaSet).
@@ -83,8 +83,6 @@ type Answer struct {
 	Passed bool
 	// Reason is why not, for people, without counters or IDs that change from one question to the next.
 	Reason string
-	// Final is true if nothing more will come of it by itself.
-	Final bool
 }
 
 // Question is one Subject to ask about, with what the request needs.
@@ -117,9 +115,8 @@ type Plan struct {
 type RuleStatus struct {
 	Name string
 	UID  types.UID
-	// ResourceVersion is that of the rule it was decided on; the write must depend on it.
-	ResourceVersion string
-	Status          appsv1alpha1.PodTransitionRuleStatus
+	// Status replaces that of the rule it was decided on: the write must depend on its resourceVersion.
+	Status appsv1alpha1.PodTransitionRuleStatus
 	// NewlyForeignBudget is the message that the rule's PodDisruptionBudget cannot be created, because another object has
 	// its name, if that was not known before; "" otherwise. It is worth an event.
 	NewlyForeignBudget string

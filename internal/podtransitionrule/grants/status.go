@@ -40,7 +40,7 @@ func (d *decision) plan() Plan {
 		status.Grants = sortedGrants(d.grants[i])
 		status.Details, status.Blocked = details(d.verdicts[i])
 		status.Granted = granted(status.Grants) - int32(d.former[i])
-		status.RuleStates = ruleStates(d.Tasks[r.UID])
+		status.RuleStates = d.Tasks[r.UID]
 		worth := r.conditions(&status.Conditions, d.Snapshot)
 
 		counted := status
@@ -61,7 +61,7 @@ func (d *decision) plan() Plan {
 		}
 		counted.UpdateTime = &now
 		plan.Statuses = append(plan.Statuses, RuleStatus{
-			Name: r.Name, UID: r.UID, ResourceVersion: r.ResourceVersion, Status: counted,
+			Name: r.Name, UID: r.UID, Status: counted,
 			NewlyStalled: worth.stalled, NewlyForeignBudget: worth.foreignBudget,
 		})
 	}
@@ -196,32 +196,6 @@ func (d *decision) counters(at int) (desired, available int32) {
 
 func byPod(p *pod, g appsv1alpha1.PodGrant) int {
 	return cmp.Or(strings.Compare(p.Name, g.PodName), strings.Compare(string(p.UID), string(g.PodUID)))
-}
-
-// ruleStates are the tasks as the API server keeps them: sorted, and with whole seconds.
-func ruleStates(tasks []appsv1alpha1.RuleState) []appsv1alpha1.RuleState {
-	var states []appsv1alpha1.RuleState
-	for i := range tasks {
-		state := tasks[i].DeepCopy()
-		if state.WebhookStatus != nil {
-			sortTasks(state.WebhookStatus.TaskStates)
-			sortTasks(state.WebhookStatus.History)
-		}
-		states = append(states, *state)
-	}
-	slices.SortStableFunc(states, func(a, b appsv1alpha1.RuleState) int { return strings.Compare(a.Name, b.Name) })
-	return states
-}
-
-func sortTasks(tasks []appsv1alpha1.TaskInfo) {
-	for i := range tasks {
-		for _, t := range []*metav1.Time{tasks[i].BeginTime, tasks[i].LastTime} {
-			if t != nil {
-				t.Time = t.Truncate(time.Second)
-			}
-		}
-	}
-	slices.SortStableFunc(tasks, func(a, b appsv1alpha1.TaskInfo) int { return strings.Compare(a.TaskID, b.TaskID) })
 }
 
 // news is what of the conditions is worth an event; "" for nothing.

@@ -18,7 +18,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	api "kusionstack.io/kuperator/api/resourceconsist"
-	"kusionstack.io/kuperator/internal/resourceconsist/alibabacloudslb/standin"
+	"kusionstack.io/kuperator/internal/testkit/alibabacloud"
 )
 
 const groupsFile = `
@@ -43,7 +43,7 @@ serverGroups:
 // works because no test verifies a certificate by the system's authorities before.
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
-		cloud := standin.New("id", "secret", nil)
+		cloud := alibabacloud.New("id", "secret", nil)
 		defer cloud.Close()
 		dir, err := os.MkdirTemp("", "slb")
 		if err != nil {
@@ -61,9 +61,9 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-func newCloudStandIn(t *testing.T) *standin.Cloud {
+func newCloudStandIn(t *testing.T) *alibabacloud.Cloud {
 	t.Helper()
-	cloud := standin.New("test-id", "test-secret", nil)
+	cloud := alibabacloud.New("test-id", "test-secret", nil)
 	t.Cleanup(cloud.Close)
 	for _, id := range []string{"rsp-http", "rsp-v6", "rsp-all", "rsp-bank"} {
 		cloud.AddGroup(id)
@@ -75,7 +75,7 @@ func env(values map[string]string) func(string) string {
 	return func(name string) string { return values[name] }
 }
 
-func configFor(t *testing.T, cloud *standin.Cloud) Config {
+func configFor(t *testing.T, cloud *alibabacloud.Cloud) Config {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "groups.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(groupsFile), 0o600))
@@ -86,7 +86,7 @@ func configFor(t *testing.T, cloud *standin.Cloud) Config {
 	}
 }
 
-func newHalves(t *testing.T, cloud *standin.Cloud) (*Observing, *Owning) {
+func newHalves(t *testing.T, cloud *alibabacloud.Cloud) (*Observing, *Owning) {
 	t.Helper()
 	observing, owning, err := New(configFor(t, cloud))
 	require.NoError(t, err)
@@ -287,10 +287,10 @@ func TestObservingCountsBackendsOfAnyHealth(t *testing.T) {
 	cloud := newCloudStandIn(t)
 	observing, _ := newHalves(t, cloud)
 	cloud.SetBalancer("lb-1",
-		standin.Health{ListenerPort: 80, ServerIP: "10.0.0.1", Status: "normal"},
-		standin.Health{ListenerPort: 443, ServerIP: "10.0.0.1", Status: "abnormal"},
-		standin.Health{ListenerPort: 80, ServerIP: "10.0.0.2", Status: "abnormal"},
-		standin.Health{ListenerPort: 80, ServerIP: "10.0.0.3", Status: "unavailable"})
+		alibabacloud.Health{ListenerPort: 80, ServerIP: "10.0.0.1", Status: "normal"},
+		alibabacloud.Health{ListenerPort: 443, ServerIP: "10.0.0.1", Status: "abnormal"},
+		alibabacloud.Health{ListenerPort: 80, ServerIP: "10.0.0.2", Status: "abnormal"},
+		alibabacloud.Health{ListenerPort: 80, ServerIP: "10.0.0.3", Status: "unavailable"})
 	held, err := observing.Read(within(t), service(), []string{"10.0.0.1", "10.0.0.9"})
 	require.NoError(t, err)
 	require.ElementsMatch(t, []api.Held[Listed]{{ID: "10.0.0.1", Serving: true}, {ID: "10.0.0.2", Serving: true},
@@ -306,28 +306,28 @@ func TestObservingCountsBackendsOfAnyHealth(t *testing.T) {
 func TestWhatIsNotKnownIsAnError(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*corev1.Service)
-		fault  standin.Fault
+		fault  alibabacloud.Fault
 		want   string
 	}{
 		"no load balancer yet": {func(s *corev1.Service) { delete(s.Labels, LoadBalancerIDLabel) },
-			standin.Fault{}, "is not set yet"},
+			alibabacloud.Fault{}, "is not set yet"},
 		"a load balancer that is unknown": {func(s *corev1.Service) { s.Labels[LoadBalancerIDLabel] = "lb-2" },
-			standin.Fault{}, "InvalidLoadBalancerId.NotFound"},
-		"throttling": {nil, standin.Throttled(-1), "tried again with growing delays"},
-		"an error of the provider": {nil, standin.Fault{Times: -1, Status: 500, Code: "InternalError", Message: "x"},
+			alibabacloud.Fault{}, "InvalidLoadBalancerId.NotFound"},
+		"throttling": {nil, alibabacloud.Throttled(-1), "tried again with growing delays"},
+		"an error of the provider": {nil, alibabacloud.Fault{Times: -1, Status: 500, Code: "InternalError", Message: "x"},
 			"InternalError"},
-		"a gateway that says HTML": {nil, standin.Fault{Times: -1, Status: 502, Body: "<html>"},
+		"a gateway that says HTML": {nil, alibabacloud.Fault{Times: -1, Status: 502, Body: "<html>"},
 			"DescribeHealthStatus"},
-		"an answer without a body": {nil, standin.Fault{Times: -1, Body: "{}"}, "has no BackendServers"},
-		"an answer that is cut off": {nil, standin.Fault{Times: -1, Body: `{"RequestId":"x","BackendServers":{"Backen`},
+		"an answer without a body": {nil, alibabacloud.Fault{Times: -1, Body: "{}"}, "has no BackendServers"},
+		"an answer that is cut off": {nil, alibabacloud.Fault{Times: -1, Body: `{"RequestId":"x","BackendServers":{"Backen`},
 			"DescribeHealthStatus"},
-		"an answer without the list": {nil, standin.Fault{Times: -1, Body: `{"RequestId":"x"}`},
+		"an answer without the list": {nil, alibabacloud.Fault{Times: -1, Body: `{"RequestId":"x"}`},
 			"has no BackendServers"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cloud := newCloudStandIn(t)
 			observing, owning := newHalves(t, cloud)
-			cloud.SetBalancer("lb-1", standin.Health{ListenerPort: 80, ServerIP: "10.0.0.1", Status: "normal"})
+			cloud.SetBalancer("lb-1", alibabacloud.Health{ListenerPort: 80, ServerIP: "10.0.0.1", Status: "normal"})
 			s := service()
 			if tc.change != nil {
 				tc.change(s)
@@ -353,7 +353,7 @@ func TestACallEndsWithItsContext(t *testing.T) {
 	observing, _ := newHalves(t, cloud)
 	cloud.SetBalancer("lb-1")
 	never := make(chan struct{})
-	cloud.Fail("DescribeHealthStatus", standin.Fault{Times: 1, Hold: never})
+	cloud.Fail("DescribeHealthStatus", alibabacloud.Fault{Times: 1, Hold: never})
 	ctx, cancel := context.WithCancel(within(t))
 	ended := make(chan error, 1)
 	go func() {
@@ -386,7 +386,7 @@ func changes(desiredStates map[string]int) []api.Change[Weight] {
 func TestOwningThroughTheLifeOfAPod(t *testing.T) {
 	cloud := newCloudStandIn(t)
 	_, owning := newHalves(t, cloud)
-	others := standin.Server{ServerID: "i-1", ServerIP: "10.9.9.9", Port: 80, Weight: 50, Type: "ecs",
+	others := alibabacloud.Server{ServerID: "i-1", ServerIP: "10.9.9.9", Port: 80, Weight: 50, Type: "ecs",
 		Description: "by hand"}
 	cloud.AddGroup("rsp-http", others)
 	cloud.AddInterface("eni-1", "10.0.0.1")
@@ -400,7 +400,7 @@ func TestOwningThroughTheLifeOfAPod(t *testing.T) {
 		require.Equal(t, []api.Held[Weight]{{ID: id, State: 100, Serving: true}}, held, "others are not shown")
 	}
 	require.Equal(t, 1, cloud.Calls("AddVServerGroupBackendServers"))
-	require.Equal(t, standin.Server{ServerID: "eni-1", ServerIP: "10.0.0.1", Port: 8080, Weight: 100, Type: "eni",
+	require.Equal(t, alibabacloud.Server{ServerID: "eni-1", ServerIP: "10.0.0.1", Port: 8080, Weight: 100, Type: "eni",
 		Description: "kuperator/shop/web"}, cloud.Servers("rsp-http")[1])
 
 	for range 2 {
@@ -415,13 +415,13 @@ func TestOwningThroughTheLifeOfAPod(t *testing.T) {
 		require.NoError(t, owning.Apply(within(t), s, changes(map[string]int{id: removed})))
 	}
 	require.Equal(t, 1, cloud.Calls("RemoveVServerGroupBackendServers"))
-	require.Equal(t, []standin.Server{others}, cloud.Servers("rsp-http"))
+	require.Equal(t, []alibabacloud.Server{others}, cloud.Servers("rsp-http"))
 }
 
 func TestWhatOthersPutThereIsLeftAlone(t *testing.T) {
 	cloud := newCloudStandIn(t)
 	_, owning := newHalves(t, cloud)
-	others := []standin.Server{
+	others := []alibabacloud.Server{
 		{ServerID: "eni-1", ServerIP: "10.0.0.1", Port: 8080, Weight: 50, Type: "eni", Description: "kuperator/shop/api"},
 		{ServerID: "eni-2", ServerIP: "10.0.0.2", Port: 8080, Weight: 50, Type: "eni"},
 	}
@@ -441,7 +441,7 @@ func TestWhatOthersPutThereIsLeftAlone(t *testing.T) {
 func TestFullReadFindsWhatAnEarlierAnnotationLeft(t *testing.T) {
 	cloud := newCloudStandIn(t)
 	_, owning := newHalves(t, cloud)
-	left := standin.Server{ServerID: "eni-1", ServerIP: "fd00::1", Port: 8080, Weight: 50, Type: "eni",
+	left := alibabacloud.Server{ServerID: "eni-1", ServerIP: "fd00::1", Port: 8080, Weight: 50, Type: "eni",
 		Description: "kuperator/shop/web"}
 	cloud.AddGroup("rsp-v6", left)
 	held, err := owning.Read(within(t), service(), nil)
@@ -452,7 +452,7 @@ func TestFullReadFindsWhatAnEarlierAnnotationLeft(t *testing.T) {
 }
 
 // manyPods gives n Pods interfaces, and asks for all of them.
-func manyPods(cloud *standin.Cloud, n, weight int) map[string]int {
+func manyPods(cloud *alibabacloud.Cloud, n, weight int) map[string]int {
 	desiredStates := map[string]int{}
 	for i := range n {
 		address := fmt.Sprintf("10.0.1.%d", i+1)
@@ -481,7 +481,7 @@ func TestOneServerThatIsRejectedDoesNotHoldUpOthers(t *testing.T) {
 	_, owning := newHalves(t, cloud)
 	desiredStates := manyPods(cloud, 20, 100)
 	cloud.Fail("AddVServerGroupBackendServers",
-		standin.Fault{Times: -1, ServerIP: "10.0.1.7", Status: 400, Code: "InvalidBackendServers",
+		alibabacloud.Fault{Times: -1, ServerIP: "10.0.1.7", Status: 400, Code: "InvalidBackendServers",
 			Message: "The interface is of another VPC."})
 	err := owning.Apply(within(t), service(), changes(desiredStates))
 	var failed api.MemberErrors
@@ -497,7 +497,7 @@ func TestARejectionOfAllIsNotTriedForEver(t *testing.T) {
 	_, owning := newHalves(t, cloud)
 	desiredStates := manyPods(cloud, 40, 100)
 	cloud.Fail("AddVServerGroupBackendServers",
-		standin.Fault{Times: -1, Status: 400, Code: "QuotaExceeded", Message: "Too many servers."})
+		alibabacloud.Fault{Times: -1, Status: 400, Code: "QuotaExceeded", Message: "Too many servers."})
 	require.ErrorContains(t, owning.Apply(within(t), service(), changes(desiredStates)), "QuotaExceeded")
 	require.LessOrEqual(t, cloud.Calls("AddVServerGroupBackendServers"), 2*maxCallsPerGroup)
 }
@@ -506,7 +506,7 @@ func TestThrottlingEndsABatchAtOnce(t *testing.T) {
 	cloud := newCloudStandIn(t)
 	_, owning := newHalves(t, cloud)
 	desiredStates := manyPods(cloud, 40, 100)
-	cloud.Fail("AddVServerGroupBackendServers", standin.Throttled(1))
+	cloud.Fail("AddVServerGroupBackendServers", alibabacloud.Throttled(1))
 	err := owning.Apply(within(t), service(), changes(desiredStates))
 	var call *CallError
 	require.ErrorAs(t, err, &call)

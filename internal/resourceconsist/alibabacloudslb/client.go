@@ -11,7 +11,6 @@ import (
 
 	openapi "github.com/alibabacloud-go/darabonba-openapi/v2/client"
 	slbsdk "github.com/alibabacloud-go/slb-20140515/v4/client"
-	teautil "github.com/alibabacloud-go/tea-utils/v2/service"
 	"github.com/alibabacloud-go/tea/dara"
 	"k8s.io/client-go/util/flowcontrol"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -138,21 +137,44 @@ func incomplete(action, what string) error {
 	return &CallError{Action: action, Fault: FaultTransient, cause: errors.New("the answer has no " + what)}
 }
 
+// call makes one call of RPC style and reads the answer.
+func (c *cloud) call(
+	ctx context.Context, client openapi.Client, action, version string, query map[string]*string, into any,
+) error {
+	bound, err := c.bind(ctx, action, client)
+	if err != nil {
+		return err
+	}
+	if bound.RegionId != nil {
+		query["RegionId"] = bound.RegionId
+	}
+	raw, err := bound.CallApi(&openapi.Params{
+		Action: dara.String(action), Version: dara.String(version), Protocol: dara.String("HTTPS"),
+		Pathname: dara.String("/"), Method: dara.String("POST"),
+		AuthType: dara.String("AK"), Style: dara.String("RPC"), ReqBodyType: dara.String("formData"),
+		BodyType: dara.String("json"),
+	}, &openapi.OpenApiRequest{Query: query}, &dara.RuntimeOptions{})
+	var answered struct {
+		RequestID *string `json:"RequestId"`
+	}
+	if err == nil {
+		err = errors.Join(dara.Convert(raw["body"], &answered), dara.Convert(raw["body"], into))
+	}
+	return c.done(ctx, action, answered.RequestID, err)
+}
+
+// slbVersion and ecsVersion are those of the APIs.
+const (
+	slbVersion = "2014-05-15"
+	ecsVersion = "2014-05-26"
+)
+
 // backendAddresses are the addresses of the backend servers of all listeners of a load balancer, whatever their health.
 func (c *cloud) backendAddresses(ctx context.Context, loadBalancer string) (map[string]bool, error) {
 	const action = "DescribeHealthStatus"
-	bound, err := c.bind(ctx, action, c.slb.Client)
-	if err != nil {
-		return nil, err
-	}
-	answer, err := (&slbsdk.Client{Client: bound}).DescribeHealthStatusWithOptions(
-		&slbsdk.DescribeHealthStatusRequest{RegionId: c.slb.RegionId, LoadBalancerId: dara.String(loadBalancer)},
-		&teautil.RuntimeOptions{})
-	body := &slbsdk.DescribeHealthStatusResponseBody{}
-	if answer != nil && answer.Body != nil {
-		body = answer.Body
-	}
-	if err := c.done(ctx, action, body.RequestId, err); err != nil {
+	var body slbsdk.DescribeHealthStatusResponseBody
+	if err := c.call(ctx, c.slb.Client, action, slbVersion,
+		map[string]*string{"LoadBalancerId": dara.String(loadBalancer)}, &body); err != nil {
 		return nil, err
 	}
 	if body.RequestId == nil || body.BackendServers == nil {
@@ -168,18 +190,9 @@ func (c *cloud) backendAddresses(ctx context.Context, loadBalancer string) (map[
 // servers are all backend servers of a virtual server group, ours and others'.
 func (c *cloud) servers(ctx context.Context, group string) ([]server, error) {
 	const action = "DescribeVServerGroupAttribute"
-	bound, err := c.bind(ctx, action, c.slb.Client)
-	if err != nil {
-		return nil, err
-	}
-	answer, err := (&slbsdk.Client{Client: bound}).DescribeVServerGroupAttributeWithOptions(
-		&slbsdk.DescribeVServerGroupAttributeRequest{RegionId: c.slb.RegionId, VServerGroupId: dara.String(group)},
-		&teautil.RuntimeOptions{})
-	body := &slbsdk.DescribeVServerGroupAttributeResponseBody{}
-	if answer != nil && answer.Body != nil {
-		body = answer.Body
-	}
-	if err := c.done(ctx, action, body.RequestId, err); err != nil {
+	var body slbsdk.DescribeVServerGroupAttributeResponseBody
+	if err := c.call(ctx, c.slb.Client, action, slbVersion,
+		map[string]*string{"VServerGroupId": dara.String(group)}, &body); err != nil {
 		return nil, err
 	}
 	if body.RequestId == nil || body.BackendServers == nil {
@@ -199,61 +212,28 @@ func (c *cloud) servers(ctx context.Context, group string) ([]server, error) {
 	return found, nil
 }
 
-// addServers, setServers and removeServers change at most maxServersPerCall backend servers of a group.
-func (c *cloud) addServers(ctx context.Context, group string, servers []server) error {
-	return c.change(ctx, "AddVServerGroupBackendServers", servers,
-		func(sdk *slbsdk.Client, list *string) (*string, error) {
-			answer, err := sdk.AddVServerGroupBackendServersWithOptions(
-				&slbsdk.AddVServerGroupBackendServersRequest{RegionId: c.slb.RegionId, VServerGroupId: dara.String(group),
-					BackendServers: list}, &teautil.RuntimeOptions{})
-			if err != nil || answer.Body == nil {
-				return nil, err
-			}
-			return answer.Body.RequestId, nil
-		})
-}
+// Actions that change at most maxServersPerCall backend servers of a group.
+const (
+	addServers    = "AddVServerGroupBackendServers"
+	setServers    = "SetVServerGroupAttribute"
+	removeServers = "RemoveVServerGroupBackendServers"
+)
 
-func (c *cloud) setServers(ctx context.Context, group string, servers []server) error {
-	return c.change(ctx, "SetVServerGroupAttribute", servers, func(sdk *slbsdk.Client, list *string) (*string, error) {
-		answer, err := sdk.SetVServerGroupAttributeWithOptions(
-			&slbsdk.SetVServerGroupAttributeRequest{RegionId: c.slb.RegionId, VServerGroupId: dara.String(group),
-				BackendServers: list}, &teautil.RuntimeOptions{})
-		if err != nil || answer.Body == nil {
-			return nil, err
-		}
-		return answer.Body.RequestId, nil
-	})
-}
-
-func (c *cloud) removeServers(ctx context.Context, group string, servers []server) error {
-	return c.change(ctx, "RemoveVServerGroupBackendServers", servers,
-		func(sdk *slbsdk.Client, list *string) (*string, error) {
-			answer, err := sdk.RemoveVServerGroupBackendServersWithOptions(
-				&slbsdk.RemoveVServerGroupBackendServersRequest{RegionId: c.slb.RegionId, VServerGroupId: dara.String(group),
-					BackendServers: list}, &teautil.RuntimeOptions{})
-			if err != nil || answer.Body == nil {
-				return nil, err
-			}
-			return answer.Body.RequestId, nil
-		})
-}
-
-func (c *cloud) change(
-	ctx context.Context, action string, servers []server, call func(sdk *slbsdk.Client, list *string) (*string, error),
-) error {
+// change makes one of these calls.
+func (c *cloud) change(ctx context.Context, action, group string, servers []server) error {
 	list, err := json.Marshal(servers)
 	if err != nil {
 		return fmt.Errorf("writing the list of backend servers: %w", err)
 	}
-	bound, err := c.bind(ctx, action, c.slb.Client)
-	if err != nil {
+	var body struct {
+		RequestID *string `json:"RequestId"`
+	}
+	if err := c.call(ctx, c.slb.Client, action, slbVersion, map[string]*string{
+		"VServerGroupId": dara.String(group), "BackendServers": dara.String(string(list)),
+	}, &body); err != nil {
 		return err
 	}
-	requestID, err := call(&slbsdk.Client{Client: bound}, dara.String(string(list)))
-	if err := c.done(ctx, action, requestID, err); err != nil {
-		return err
-	}
-	if requestID == nil {
+	if body.RequestID == nil {
 		return incomplete(action, "RequestId")
 	}
 	return nil
@@ -312,12 +292,8 @@ func (c *cloud) interfacesPage(
 	ctx context.Context, addresses []string, v6 bool, token string,
 ) (*interfacesAnswer, error) {
 	const action = "DescribeNetworkInterfaces"
-	bound, err := c.bind(ctx, action, *c.ecs)
-	if err != nil {
-		return nil, err
-	}
 	query := map[string]*string{
-		"RegionId": c.ecs.RegionId, "VpcId": dara.String(c.vpc), "Status": dara.String("InUse"),
+		"VpcId": dara.String(c.vpc), "Status": dara.String("InUse"),
 		"MaxResults": dara.String(strconv.Itoa(maxAddressesPerCall)),
 	}
 	if token != "" {
@@ -330,20 +306,8 @@ func (c *cloud) interfacesPage(
 	for i, address := range addresses {
 		query[parameter+strconv.Itoa(i+1)] = dara.String(address)
 	}
-	raw, err := bound.CallApi(&openapi.Params{
-		Action: dara.String(action), Version: dara.String("2014-05-26"), Protocol: dara.String("HTTPS"),
-		Pathname: dara.String("/"), Method: dara.String("POST"),
-		AuthType: dara.String("AK"), Style: dara.String("RPC"), ReqBodyType: dara.String("formData"),
-		BodyType: dara.String("json"),
-	}, &openapi.OpenApiRequest{Query: query}, &dara.RuntimeOptions{})
 	var answer interfacesAnswer
-	if err == nil {
-		var body []byte
-		if body, err = json.Marshal(raw["body"]); err == nil {
-			err = json.Unmarshal(body, &answer)
-		}
-	}
-	if err := c.done(ctx, action, &answer.RequestID, err); err != nil {
+	if err := c.call(ctx, *c.ecs, action, ecsVersion, query, &answer); err != nil {
 		return nil, err
 	}
 	if answer.RequestID == "" || answer.NetworkInterfaceSets == nil {

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"kusionstack.io/kuperator/internal/resourceconsist/alibabacloudslb/standin"
+	"kusionstack.io/kuperator/internal/testkit/alibabacloud"
 )
 
 func write(t *testing.T, dir string, files map[string]string) {
@@ -132,20 +132,20 @@ func TestARotatedSecretIsUsedAtOnce(t *testing.T) {
 	require.ErrorContains(t, err, "is empty: put the key's value there")
 }
 
-func roleConfig(t *testing.T, cloud *standin.Cloud, role, token string) Config {
+func roleConfig(t *testing.T, cloud *alibabacloud.Cloud, role, token string) Config {
 	t.Helper()
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"token": token})
 	c := configFor(t, cloud)
-	c.Getenv = env(map[string]string{EnvEndpoint: cloud.Host(), EnvRoleARN: role, EnvOIDCProviderARN: standin.Provider,
-		EnvOIDCTokenFile: filepath.Join(dir, "token")})
+	c.Getenv = env(map[string]string{EnvEndpoint: cloud.Host(), EnvRoleARN: role,
+		EnvOIDCProviderARN: alibabacloud.Provider, EnvOIDCTokenFile: filepath.Join(dir, "token")})
 	return c
 }
 
 func TestARoleIsAssumedOnceAndAgainWhenItsKeysExpire(t *testing.T) {
 	cloud := newCloudStandIn(t)
 	cloud.SetBalancer("lb-1")
-	observing, owning, err := New(roleConfig(t, cloud, standin.Role, standin.Token))
+	observing, owning, err := New(roleConfig(t, cloud, alibabacloud.Role, alibabacloud.Token))
 	require.NoError(t, err)
 	var all sync.WaitGroup
 	failures := make(chan error, 20)
@@ -174,20 +174,20 @@ func TestARoleThatCannotBeAssumed(t *testing.T) {
 	cloud.SetBalancer("lb-1")
 	for name, tc := range map[string]struct {
 		role, token, want string
-		fault             *standin.Fault
+		fault             *alibabacloud.Fault
 		wantFault         Fault
 	}{
-		"a role that is unknown": {"acs:ram::1:role/other", standin.Token, "EntityNotExist.Role", nil, FaultDenied},
-		"a token that is not believed": {standin.Role, "stolen.and.secret", "AuthenticationFail.OIDCToken.Invalid", nil,
+		"a role that is unknown": {"acs:ram::1:role/other", alibabacloud.Token, "EntityNotExist.Role", nil, FaultDenied},
+		"a token that is not believed": {alibabacloud.Role, "stolen.and.secret", "AuthenticationFail.OIDCToken.Invalid", nil,
 			FaultDenied},
-		"too many calls to STS": {standin.Role, standin.Token, "Throttling.User", new(standin.Throttled(1)),
+		"too many calls to STS": {alibabacloud.Role, alibabacloud.Token, "Throttling.User", new(alibabacloud.Throttled(1)),
 			FaultThrottled},
-		"an error of STS": {standin.Role, standin.Token, "InternalError",
-			&standin.Fault{Times: 1, Status: 500, Code: "InternalError"}, FaultTransient},
-		"an answer that is not of STS": {standin.Role, standin.Token, "AssumeRoleWithOIDC",
-			&standin.Fault{Times: 1, Status: 502, Body: "<html>"}, FaultTransient},
-		"an answer without credentials": {standin.Role, standin.Token, "AssumeRoleWithOIDC",
-			&standin.Fault{Times: 1, Body: "{}"}, FaultTransient},
+		"an error of STS": {alibabacloud.Role, alibabacloud.Token, "InternalError",
+			&alibabacloud.Fault{Times: 1, Status: 500, Code: "InternalError"}, FaultTransient},
+		"an answer that is not of STS": {alibabacloud.Role, alibabacloud.Token, "AssumeRoleWithOIDC",
+			&alibabacloud.Fault{Times: 1, Status: 502, Body: "<html>"}, FaultTransient},
+		"an answer without credentials": {alibabacloud.Role, alibabacloud.Token, "AssumeRoleWithOIDC",
+			&alibabacloud.Fault{Times: 1, Body: "{}"}, FaultTransient},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cloud.Mend()
@@ -232,7 +232,7 @@ func (c changing) RoundTrip(request *http.Request) (*http.Response, error) {
 
 func TestTheStandInRefusesReplaysChangedAndOldRequests(t *testing.T) {
 	now := time.Now
-	cloud := standin.New("test-id", "test-secret", func() time.Time { return now() })
+	cloud := alibabacloud.New("test-id", "test-secret", func() time.Time { return now() })
 	t.Cleanup(cloud.Close)
 	cloud.SetBalancer("lb-1")
 	c := configFor(t, cloud)
@@ -263,7 +263,7 @@ func TestNothingSecretIsLogged(t *testing.T) {
 		logged.WriteString(prefix + args + "\n")
 	}, funcr.Options{Verbosity: 10})
 	ctx := ctrl.LoggerInto(within(t), log)
-	for _, c := range []Config{configFor(t, cloud), roleConfig(t, cloud, standin.Role, standin.Token)} {
+	for _, c := range []Config{configFor(t, cloud), roleConfig(t, cloud, alibabacloud.Role, alibabacloud.Token)} {
 		observing, owning, err := New(c)
 		require.NoError(t, err)
 		_, err = observing.Read(ctx, service(), nil)
@@ -273,7 +273,7 @@ func TestNothingSecretIsLogged(t *testing.T) {
 		logged.WriteString(err.Error())
 	}
 	require.Contains(t, logged.String(), "requestID")
-	for _, secret := range []string{"test-secret", "lent-secret", "lent-token", standin.Token} {
+	for _, secret := range []string{"test-secret", "lent-secret", "lent-token", alibabacloud.Token} {
 		require.NotContains(t, logged.String(), secret)
 	}
 }

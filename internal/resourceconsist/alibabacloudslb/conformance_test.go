@@ -13,7 +13,7 @@ import (
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/api/resourceconsist/conformance"
-	"kusionstack.io/kuperator/internal/resourceconsist/alibabacloudslb/standin"
+	"kusionstack.io/kuperator/internal/testkit/alibabacloud"
 )
 
 // conformanceGroups has a server group for each Service that the conformance kit makes.
@@ -28,7 +28,7 @@ serverGroups:
 // account is a cloud as the conformance kit sees it.
 type account struct {
 	t     testing.TB
-	cloud *standin.Cloud
+	cloud *alibabacloud.Cloud
 
 	mu sync.Mutex
 	// resume ends the calls that are held back; nil if none is.
@@ -38,7 +38,7 @@ type account struct {
 }
 
 func newAccount(t testing.TB) *account {
-	a := &account{t: t, cloud: standin.New("test-id", "test-secret", nil), listed: map[string][]string{}}
+	a := &account{t: t, cloud: alibabacloud.New("test-id", "test-secret", nil), listed: map[string][]string{}}
 	t.Cleanup(a.cloud.Close)
 	for _, service := range []*corev1.Service{conformance.Service("shop", "web"), conformance.Service("shop", "admin"),
 		conformance.Service("elsewhere", "web")} {
@@ -70,7 +70,7 @@ func (a *account) halves() (*Observing, *Owning) {
 
 // provider is what is true of both halves' provider.
 func (a *account) provider() conformance.Provider[*corev1.Service] {
-	fault := func(f standin.Fault) func(bool) {
+	fault := func(f alibabacloud.Fault) func(bool) {
 		return func(on bool) {
 			a.cloud.Mend()
 			if on {
@@ -91,9 +91,9 @@ func (a *account) provider() conformance.Provider[*corev1.Service] {
 				a.cloud.AddInterface("eni-"+ip.IP, ip.IP)
 			}
 		},
-		Fail: fault(standin.Fault{Times: -1, Status: 503, Code: "ServiceUnavailable",
+		Fail: fault(alibabacloud.Fault{Times: -1, Status: 503, Code: "ServiceUnavailable",
 			Message: "The service is unavailable."}),
-		Throttle: fault(standin.Throttled(7)),
+		Throttle: fault(alibabacloud.Throttled(7)),
 		Hold:     a.cloud.HoldChanges,
 		Delay:    a.delay,
 		Calls:    func() int { return a.cloud.Calls("") },
@@ -113,7 +113,7 @@ func (a *account) delay(d time.Duration) {
 	}
 	if d > 0 {
 		a.resume = make(chan struct{})
-		a.cloud.Fail("*", standin.Fault{Times: -1, Hold: a.resume})
+		a.cloud.Fail("*", alibabacloud.Fault{Times: -1, Hold: a.resume})
 	}
 }
 
@@ -140,21 +140,22 @@ func owningConforms(t *testing.T, out string) {
 		}
 		p.Serves = func(service *corev1.Service, pod *corev1.Pod) bool {
 			return slices.ContainsFunc(a.cloud.Servers(groupIDOf(service)),
-				func(s standin.Server) bool { return s.Weight > 0 && hasAddress(pod, s.ServerIP) })
+				func(s alibabacloud.Server) bool { return s.Weight > 0 && hasAddress(pod, s.ServerIP) })
 		}
 		p.FailFor = func(pods ...*corev1.Pod) {
 			a.cloud.Mend()
 			for _, pod := range pods {
 				for _, ip := range pod.Status.PodIPs {
-					a.cloud.Fail("*", standin.Fault{Times: -1, Status: 400, Code: "ObjectNotFound",
+					a.cloud.Fail("*", alibabacloud.Fault{Times: -1, Status: 400, Code: "ObjectNotFound",
 						Message: "The backend server does not exist.", ServerIP: ip.IP})
 				}
 			}
 		}
 		p.Foreign = func(service *corev1.Service) func() bool {
-			other := standin.Server{ServerID: "eni-other", ServerIP: "192.0.2.1", Port: 8080, Weight: 7, Type: "eni",
+			other := alibabacloud.Server{ServerID: "eni-other", ServerIP: "192.0.2.1", Port: 8080, Weight: 7, Type: "eni",
 				Description: "another owner"}
-			a.cloud.ChangeServers(groupIDOf(service), func(all []standin.Server) []standin.Server { return append(all, other) })
+			a.cloud.ChangeServers(groupIDOf(service),
+				func(all []alibabacloud.Server) []alibabacloud.Server { return append(all, other) })
 			return func() bool { return slices.Contains(a.cloud.Servers(groupIDOf(service)), other) }
 		}
 		return conformance.Fixture[*corev1.Service, Weight]{
@@ -198,9 +199,9 @@ func (a *account) move(service *corev1.Service, pod *corev1.Pod, on bool) {
 		listed = append(listed, address)
 	}
 	a.listed[id] = listed
-	var lines []standin.Health
+	var lines []alibabacloud.Health
 	for _, address := range listed {
-		lines = append(lines, standin.Health{ListenerPort: 80, ServerIP: address, Status: "normal"})
+		lines = append(lines, alibabacloud.Health{ListenerPort: 80, ServerIP: address, Status: "normal"})
 	}
 	a.cloud.SetBalancer(id, lines...)
 }

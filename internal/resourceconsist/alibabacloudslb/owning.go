@@ -207,8 +207,8 @@ func (b *batch) apply(ctx context.Context, changes map[place]api.Change[Weight])
 		}
 	}
 	return errors.Join(
-		b.inChunks(ctx, "setting weights in", set, b.cloud.setServers),
-		b.inChunks(ctx, "removing from", remove, b.cloud.removeServers),
+		b.inChunks(ctx, "setting weights in", set, setServers),
+		b.inChunks(ctx, "removing from", remove, removeServers),
 		b.add(ctx, add),
 	)
 }
@@ -255,17 +255,15 @@ func (b *batch) add(ctx context.Context, servers []server) error {
 		}
 		known = append(known, s)
 	}
-	return b.inChunks(ctx, "adding to", known, b.cloud.addServers)
+	return b.inChunks(ctx, "adding to", known, addServers)
 }
 
 // inChunks makes one call for each maxServersPerCall servers. After a failure that is not about the servers themselves
 // it stops, so as not to press a provider that refuses.
-func (b *batch) inChunks(
-	ctx context.Context, doing string, servers []server, call func(context.Context, string, []server) error,
-) error {
+func (b *batch) inChunks(ctx context.Context, doing string, servers []server, action string) error {
 	for len(servers) > 0 {
 		n := min(len(servers), maxServersPerCall)
-		if err := b.try(ctx, doing, servers[:n], call); err != nil {
+		if err := b.try(ctx, doing, servers[:n], action); err != nil {
 			return b.fail(servers[n:], err)
 		}
 		servers = servers[n:]
@@ -275,11 +273,9 @@ func (b *batch) inChunks(
 
 // try makes the call. When the provider rejects several servers at once, halves are tried, to find those that it means.
 // The error is one that is not about the servers; they have it already.
-func (b *batch) try(
-	ctx context.Context, doing string, servers []server, call func(context.Context, string, []server) error,
-) error {
+func (b *batch) try(ctx context.Context, doing string, servers []server, action string) error {
 	b.calls--
-	err := call(ctx, b.group, servers)
+	err := b.cloud.change(ctx, action, b.group, servers)
 	if err == nil {
 		return nil
 	}
@@ -292,10 +288,10 @@ func (b *batch) try(
 		return nil
 	}
 	half := len(servers) / 2
-	if err := b.try(ctx, doing, servers[:half], call); err != nil {
+	if err := b.try(ctx, doing, servers[:half], action); err != nil {
 		return b.fail(servers[half:], err)
 	}
-	return b.try(ctx, doing, servers[half:], call)
+	return b.try(ctx, doing, servers[half:], action)
 }
 
 // fail notes the error for the servers and returns it.

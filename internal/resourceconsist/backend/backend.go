@@ -73,7 +73,8 @@ type Observation struct {
 	Unknown bool
 	// Serving is true if the backend sends traffic to the Pod, or might.
 	Serving bool
-	// Since is when Serving took its value, by the local clock. Zero counts from the controller's own first look.
+	// Since is when the backend stopped to serve, by the local clock. Zero counts from the controller's own first look.
+	// It says nothing while Serving.
 	Since time.Time
 	// LookAgain is how long to wait before asking again while the Pod is on its way in or out. Zero means that a source
 	// will tell.

@@ -12,6 +12,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
 	"kusionstack.io/kuperator/internal/resourceconsist/endpointslice"
@@ -63,7 +64,7 @@ func haproxyAdapter() builtIn {
 			if err != nil {
 				return nil, err
 			}
-			if _, err := backend.Registered(metrics.Registry, adapter.Collector()); err != nil {
+			if err := metric.Register(metrics.Registry, adapter.Collector()); err != nil {
 				return nil, err
 			}
 			if err := mgr.Add(adapter); err != nil {

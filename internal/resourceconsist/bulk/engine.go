@@ -11,8 +11,8 @@
 // wants.
 //
 // Words: an employee has members, each an entry of the backend with an ID. What a member should be is desired. A member
-// is confirmed when a reading that began after its last change shows it so. An unclaimed
-// member is one that no employee claims.
+// is confirmed when a reading that began after its last change shows it so. An unclaimed member is one that no employee
+// claims.
 //
 // Invariants:
 //
@@ -54,7 +54,6 @@ type Engine struct {
 	adapter adapter
 	options api.CallOptions
 	clock   clock.WithTicker
-	metrics *callMetrics
 	limiter *rate.Limiter
 	queue   workqueue.TypedDelayingInterface[types.NamespacedName]
 	// slow are employers whose last call was slow and whose next one is due.
@@ -91,17 +90,15 @@ type slot struct {
 	tokenAt time.Time
 	// slow is true if its last call was a slow one, or the one under way is.
 	slow bool
-	// toldReason and toldMessage are what was last reported, toldAt is when.
+	// toldReason and toldMessage are what was last reported.
 	toldReason, toldMessage string
-	toldAt                  time.Time
 	failing                 int
 }
 
 // newEngine makes an engine, whose err is what is wrong with the options. A nil clock means the real one.
 func newEngine(a adapter, options api.CallOptions, clk clock.WithTicker) *Engine {
-	err := validate(options)
-	m, metricsErr := newCallMetrics(metrics.Registry, a.Name())
-	if err = errors.Join(err, metricsErr); err != nil {
+	err := errors.Join(validate(options), registerMetrics(metrics.Registry, a.Name()))
+	if err != nil {
 		err = fmt.Errorf("adapter %s: %w", a.Name(), err)
 	}
 	if clk == nil {
@@ -113,7 +110,7 @@ func newEngine(a adapter, options api.CallOptions, clk clock.WithTicker) *Engine
 		limit = rate.Inf
 	}
 	e := &Engine{
-		adapter: a, options: options, clock: clk, metrics: m, err: err, limiter: rate.NewLimiter(limit, options.Burst),
+		adapter: a, options: options, clock: clk, err: err, limiter: rate.NewLimiter(limit, options.Burst),
 		queue: workqueue.NewTypedDelayingQueueWithConfig(
 			workqueue.TypedDelayingQueueConfig[types.NamespacedName]{Clock: clk}),
 		slow:   workqueue.NewTyped[types.NamespacedName](),
@@ -247,26 +244,24 @@ func (e *Engine) locked(key types.NamespacedName, s *slot, f func()) {
 	}
 }
 
-// conditionOf is the condition to report of a slot, nil if nothing has changed. A message that changes with every
-// retry, because the provider puts a number into it, is not a change.
+// conditionOf is the condition to report of a slot, nil if nothing has changed.
 func (e *Engine) conditionOf(s *slot, now time.Time) *metav1.Condition {
 	reason, message := s.group.problem()
 	message = failures.Steady(message)
 	failing := len(s.group.failing)
-	e.metrics.members.Add(float64(failing - s.failing))
+	failingMembers.WithLabelValues(e.adapter.Name()).Add(float64(failing - s.failing))
 	s.failing = failing
 	inSync := reason == api.ConditionReasonInSync
-	if inSync && s.group.full == 0 || reason == s.toldReason &&
-		(message == s.toldMessage || now.Sub(s.toldAt) < e.options.MaxBackoff) {
+	if inSync && s.group.full == 0 || reason == s.toldReason && message == s.toldMessage {
 		return nil
 	}
 	switch wasFailing := s.toldReason != "" && s.toldReason != api.ConditionReasonInSync; {
 	case inSync && wasFailing:
-		e.metrics.groups.Dec()
+		failingEmployers.WithLabelValues(e.adapter.Name()).Dec()
 	case !inSync && !wasFailing:
-		e.metrics.groups.Inc()
+		failingEmployers.WithLabelValues(e.adapter.Name()).Inc()
 	}
-	s.toldReason, s.toldMessage, s.toldAt = reason, message, now
+	s.toldReason, s.toldMessage = reason, message
 	c := &metav1.Condition{
 		Type: api.ConditionInSync, Status: metav1.ConditionFalse, Reason: reason, Message: message,
 		ObservedGeneration: s.employer.GetGeneration(), LastTransitionTime: metav1.NewTime(now),
@@ -349,7 +344,7 @@ func (e *Engine) call(ctx context.Context, employer client.Object, c *call) (hel
 			err = fmt.Errorf("adapter %s panicked: %v", e.adapter.Name(), p)
 			log.FromContext(ctx).Error(err, "the call counts as failed", "stack", string(debug.Stack()))
 		}
-		e.metrics.called(c.verb, err, e.clock.Since(began))
+		observeCall(e.adapter.Name(), c.verb, err, e.clock.Since(began))
 		log.FromContext(ctx).V(1).Info("called a provider", "adapter", e.adapter.Name(),
 			"employer", client.ObjectKeyFromObject(employer),
 			"verb", c.verb, "asked", len(c.ids), "changes", len(c.changes), "error", err)
@@ -435,9 +430,9 @@ func (e *Engine) drop(key types.NamespacedName, s *slot) {
 	delete(e.slots, key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e.metrics.members.Sub(float64(s.failing))
+	failingMembers.WithLabelValues(e.adapter.Name()).Sub(float64(s.failing))
 	if s.toldReason != "" && s.toldReason != api.ConditionReasonInSync {
-		e.metrics.groups.Dec()
+		failingEmployers.WithLabelValues(e.adapter.Name()).Dec()
 	}
 	s.failing, s.toldReason = 0, ""
 }

@@ -8,7 +8,6 @@ import (
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/internal/metric"
-	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 )
 
 var (
@@ -41,36 +40,28 @@ func Metrics() []metric.Metric {
 	return []metric.Metric{callsMetric, secondsMetric, failingMembersMetric, failingEmployersMetric}
 }
 
-// callMetrics are the metrics of one adapter's calls. Their labels have few values: adapters, verbs and results.
-type callMetrics struct {
-	adapter string
-	calls   *prometheus.CounterVec
-	seconds *prometheus.HistogramVec
-	members prometheus.Gauge
-	groups  prometheus.Gauge
-}
+// The labels of metrics have few values: adapters, verbs and results.
+var (
+	callCount        = callsMetric.CounterVec()
+	callSeconds      = secondsMetric.HistogramVec()
+	failingMembers   = failingMembersMetric.GaugeVec()
+	failingEmployers = failingEmployersMetric.GaugeVec()
+)
 
-// newCallMetrics registers them, with every series that a query may ask for.
-func newCallMetrics(registry prometheus.Registerer, adapter string) (*callMetrics, error) {
-	m := &callMetrics{adapter: adapter}
-	var errs [4]error
-	m.calls, errs[0] = backend.Registered(registry, callsMetric.CounterVec())
-	m.seconds, errs[1] = backend.Registered(registry, secondsMetric.HistogramVec())
-	members, err := backend.Registered(registry, failingMembersMetric.GaugeVec())
-	errs[2] = err
-	groups, err := backend.Registered(registry, failingEmployersMetric.GaugeVec())
-	errs[3] = err
-	m.members, m.groups = members.WithLabelValues(adapter), groups.WithLabelValues(adapter)
+// registerMetrics registers them, with every series of the adapter that a query may ask for.
+func registerMetrics(registry prometheus.Registerer, adapter string) error {
+	failingMembers.WithLabelValues(adapter)
+	failingEmployers.WithLabelValues(adapter)
 	for _, v := range []verb{read, apply} {
-		m.seconds.WithLabelValues(adapter, string(v))
+		callSeconds.WithLabelValues(adapter, string(v))
 		for _, result := range []string{"ok", "partial", "error"} {
-			m.calls.WithLabelValues(adapter, string(v), result)
+			callCount.WithLabelValues(adapter, string(v), result)
 		}
 	}
-	return m, errors.Join(errs[:]...)
+	return metric.Register(registry, callCount, callSeconds, failingMembers, failingEmployers)
 }
 
-func (m *callMetrics) called(v verb, err error, took time.Duration) {
+func observeCall(adapter string, v verb, err error, took time.Duration) {
 	result := "ok"
 	var partial api.MemberErrors
 	switch {
@@ -79,6 +70,6 @@ func (m *callMetrics) called(v verb, err error, took time.Duration) {
 	case err != nil:
 		result = "error"
 	}
-	m.calls.WithLabelValues(m.adapter, string(v), result).Inc()
-	m.seconds.WithLabelValues(m.adapter, string(v)).Observe(took.Seconds())
+	callCount.WithLabelValues(adapter, string(v), result).Inc()
+	callSeconds.WithLabelValues(adapter, string(v)).Observe(took.Seconds())
 }

@@ -109,14 +109,11 @@ func (a *Adapter) Observe(employer client.Object, pod *corev1.Pod) backend.Obser
 	for _, family := range addressTypes {
 		for _, e := range endpointsOf(service, pod, family) {
 			l, named := a.listings[e]
-			switch listed := l.listed > 0; {
-			case listed && (!o.Serving || l.since.Before(o.Since)):
-				o.Serving, o.Since = true, l.since
-			case !listed && !o.Serving && l.since.After(o.Since):
-				o.Since = l.since
-			}
 			if l.listed > 0 {
+				o.Serving = true
 				delete(missing, family)
+			} else if l.since.After(o.Since) {
+				o.Since = l.since
 			}
 			if named && e.pod == "" {
 				o.LookAgain = addressPoll

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -132,25 +133,11 @@ func (o *Options) allows(namespace, backend string) bool {
 	})
 }
 
-// matches reports whether text is pattern, in which * stands for any text.
+// matches reports whether text is pattern, in which * stands for any text. Neither has a slash, and backendsRule lets
+// nothing else through that path.Match knows.
 func matches(pattern, text string) bool {
-	parts := strings.Split(pattern, "*")
-	last := len(parts) - 1
-	if last == 0 {
-		return pattern == text
-	}
-	if !strings.HasPrefix(text, parts[0]) {
-		return false
-	}
-	text = text[len(parts[0]):]
-	for _, part := range parts[1:last] {
-		at := strings.Index(text, part)
-		if at < 0 {
-			return false
-		}
-		text = text[at+len(part):]
-	}
-	return strings.HasSuffix(text, parts[last])
+	ok, err := path.Match(pattern, text)
+	return ok && err == nil
 }
 
 // hasChecks reports whether HAProxy checks the health of the servers that are added.

@@ -454,7 +454,7 @@ func (d *decision) compose() {
 			return
 		}
 		v = c.Apply(v)
-		d.plan.Change = merged(d.plan.Change, c)
+		d.plan.Change = d.plan.Change.Then(d.Pod, c)
 		action := Action{Verb: verb, Employer: e.Key}
 		if !slices.Contains(d.plan.Written, action) {
 			d.plan.Written = append(d.plan.Written, action)
@@ -522,28 +522,4 @@ func (d *decision) lookIn(after time.Duration) {
 	if after > 0 && (d.plan.NextLook == 0 || after < d.plan.NextLook) {
 		d.plan.NextLook = after
 	}
-}
-
-// merged is a followed by b.
-func merged(a, b podops.Change) podops.Change {
-	a.Labels = overlaid(a.Labels, b.Labels)
-	a.Annotations = overlaid(a.Annotations, b.Annotations)
-	if b.FinalizersChanged {
-		a.Finalizers, a.FinalizersChanged = b.Finalizers, true
-	}
-	return a
-}
-
-func overlaid(a, b map[string]*string) map[string]*string {
-	if len(a) == 0 {
-		return b
-	}
-	out := make(map[string]*string, len(a)+len(b))
-	for k, v := range a {
-		out[k] = v
-	}
-	for k, v := range b {
-		out[k] = v
-	}
-	return out
 }

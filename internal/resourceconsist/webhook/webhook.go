@@ -22,11 +22,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -57,6 +57,8 @@ const (
 	maxPages = 200
 	// mostPause bounds what a server asks for with Retry-After.
 	mostPause = 5 * time.Minute
+	// mostPaused bounds the memory of endpoints that did.
+	mostPaused = 10_000
 )
 
 // State is what is set of a member.
@@ -76,14 +78,8 @@ type Backend struct {
 	client    *callout.Client
 	clock     clock.PassiveClock
 
-	mu sync.Mutex
-	// paused holds endpoints that asked to be left alone, by URL.
-	paused map[string]pause
-}
-
-type pause struct {
-	until time.Time
-	why   error
+	// paused holds the errors by which endpoints asked to be left alone, by URL.
+	paused *cache.LRUExpireCache
 }
 
 var (
@@ -105,7 +101,7 @@ func New(o Options, clk clock.PassiveClock) (*Backend, error) {
 		return nil, fmt.Errorf("--webhook-allow: %w", err)
 	}
 	return &Backend{
-		endpoints: known, clock: clk, paused: map[string]pause{},
+		endpoints: known, clock: clk, paused: cache.NewLRUExpireCacheWithClock(mostPaused, clk),
 		client: callout.NewClient(callout.Options{
 			Targets: targets, Timeout: mostTimeout, MaxAnswer: maxAnswer, UserAgent: "resourceconsist-controller", HTTP2: true,
 		}),
@@ -417,14 +413,9 @@ func (b *Backend) send(ctx context.Context, to endpoint, q request) (*answer, er
 
 // pausedFor is the error by which a server asked to be left alone, as long as that is so.
 func (b *Backend) pausedFor(url string) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	p, has := b.paused[url]
-	if has && b.clock.Now().Before(p.until) {
-		return p.why
-	}
-	delete(b.paused, url)
-	return nil
+	found, _ := b.paused.Get(url)
+	why, _ := found.(error)
+	return why
 }
 
 // pauseIfAsked remembers the Retry-After of a status that says "too much" or "not now".
@@ -441,10 +432,5 @@ func (b *Backend) pauseIfAsked(url string, err error) {
 	} else if until, err = http.ParseTime(status.RetryAfter); err != nil {
 		return
 	}
-	if most := now.Add(mostPause); until.After(most) {
-		until = most
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.paused[url] = pause{until: until, why: err}
+	b.paused.Add(url, err, min(until.Sub(now), mostPause))
 }

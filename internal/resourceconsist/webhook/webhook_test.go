@@ -381,7 +381,7 @@ func TestAServerThatAsksForAPauseIsLeftAlone(t *testing.T) {
 			require.Equal(t, 1, ask())
 			clk.SetTime(clk.Now().Add(tc.pause - time.Millisecond))
 			require.Equal(t, 1, ask())
-			clk.SetTime(clk.Now().Add(time.Millisecond))
+			clk.SetTime(clk.Now().Add(time.Millisecond + 1))
 			require.Equal(t, 2, ask())
 		})
 	}

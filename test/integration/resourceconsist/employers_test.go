@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -14,27 +13,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr/funcr"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
-	"kusionstack.io/kuperator/internal/resourceconsist"
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 	"kusionstack.io/kuperator/internal/resourceconsist/endpointslice"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
@@ -656,43 +648,4 @@ func (s shop) audited(t *testing.T, which func(auditEvent) bool) int {
 		}
 	}
 	return count
-}
-
-// TestAKindThatMayNotBeWatchedIsNamed: without the right to watch employers nothing works, and the log says why.
-func TestAKindThatMayNotBeWatchedIsNamed(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a control plane")
-	}
-	w := start(t)
-	cfg := rest.CopyConfig(w.config)
-	cfg.Impersonate.UserName = "pods-only"
-	require.NoError(t, w.client.Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "pods-only"},
-		Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch", "patch"}},
-		}}))
-	require.NoError(t, w.client.Create(t.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "pods-only"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "pods-only"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "pods-only"}},
-	}))
-	var lines sync.Map
-	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
-		Metrics:    metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
-		Logger:     funcr.New(func(_, args string) { lines.Store(args, true) }, funcr.Options{}),
-		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
-			return w.client.RESTMapper(), nil
-		},
-	})
-	require.NoError(t, err)
-	require.NoError(t, resourceconsist.AddToManager(mgr, &corev1.Service{}, api.Options{}, newBalancer("pool")))
-	go func() { _ = mgr.Start(t.Context()) }() // not waited for: a manager whose caches never fill may not end
-	require.Eventually(t, func() bool {
-		found := false
-		lines.Range(func(line, _ any) bool {
-			found = strings.Contains(line.(string), "the manager's user may not list or watch services")
-			return !found
-		})
-		return found
-	}, 2*patience, poll)
 }

@@ -22,8 +22,8 @@ import (
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/api/resourceconsist/setup"
 	slb "kusionstack.io/kuperator/internal/resourceconsist/alibabacloudslb"
-	"kusionstack.io/kuperator/internal/resourceconsist/alibabacloudslb/standin"
 	"kusionstack.io/kuperator/internal/resourceconsist/builtin"
+	"kusionstack.io/kuperator/internal/testkit/alibabacloud"
 )
 
 // slbGroup and slbBalancer are what the Services of these tests use.
@@ -35,7 +35,7 @@ const (
 // TestAlibabaCloudSLB runs both halves of the adapter against the stand-in.
 func TestAlibabaCloudSLB(t *testing.T) {
 	w := start(t)
-	cloud := standin.New("test-id", "test-secret", nil)
+	cloud := alibabacloud.New("test-id", "test-secret", nil)
 	t.Cleanup(cloud.Close)
 	cloud.AddGroup(slbGroup)
 	cloud.SetBalancer(slbBalancer)
@@ -44,7 +44,7 @@ func TestAlibabaCloudSLB(t *testing.T) {
 	t.Run("observing", func(t *testing.T) { slbObserving(t, w.shop(t), cloud) })
 }
 
-func startSLB(t *testing.T, w *world, cloud *standin.Cloud) {
+func startSLB(t *testing.T, w *world, cloud *alibabacloud.Cloud) {
 	t.Helper()
 	groups := filepath.Join(t.TempDir(), "groups.yaml")
 	require.NoError(t, os.WriteFile(groups,
@@ -75,7 +75,7 @@ func startSLB(t *testing.T, w *world, cloud *standin.Cloud) {
 }
 
 // interfaces gives the Pods' addresses network interfaces, as Terway does, once they have addresses.
-func (s shop) interfaces(t *testing.T, cloud *standin.Cloud, pods ...string) {
+func (s shop) interfaces(t *testing.T, cloud *alibabacloud.Cloud, pods ...string) {
 	t.Helper()
 	for _, name := range pods {
 		var address string
@@ -86,18 +86,18 @@ func (s shop) interfaces(t *testing.T, cloud *standin.Cloud, pods ...string) {
 }
 
 // weight is that of the Pod in the group, -1 if it is not there.
-func (s shop) weight(t *testing.T, cloud *standin.Cloud, pod string) int {
+func (s shop) weight(t *testing.T, cloud *alibabacloud.Cloud, pod string) int {
 	t.Helper()
 	address := s.pod(t, pod).Status.PodIP
 	servers := cloud.Servers(slbGroup)
-	i := slices.IndexFunc(servers, func(x standin.Server) bool { return x.ServerIP == address && x.Port == 8080 })
+	i := slices.IndexFunc(servers, func(x alibabacloud.Server) bool { return x.ServerIP == address && x.Port == 8080 })
 	if i < 0 {
 		return -1
 	}
 	return servers[i].Weight
 }
 
-func slbOwning(t *testing.T, s shop, cloud *standin.Cloud) {
+func slbOwning(t *testing.T, s shop, cloud *alibabacloud.Cloud) {
 	const count = 10
 	var pods []string
 	for i := range count {
@@ -133,8 +133,8 @@ func slbOwning(t *testing.T, s shop, cloud *standin.Cloud) {
 		count, out, cloud.Calls("")-before-out, float64(cloud.Calls("")-before)/count)
 
 	// A provider that refuses for a while delays, and no Pod is let go meanwhile.
-	cloud.Fail("*", standin.Throttled(3))
-	cloud.Fail("*", standin.Fault{Times: 2, Status: http.StatusInternalServerError, Code: "InternalError",
+	cloud.Fail("*", alibabacloud.Throttled(3))
+	cloud.Fail("*", alibabacloud.Fault{Times: 2, Status: http.StatusInternalServerError, Code: "InternalError",
 		Message: "try later"})
 	s.begin(t, pods[0])
 	s.allowed(t, pods[0])
@@ -148,7 +148,7 @@ func slbOwning(t *testing.T, s shop, cloud *standin.Cloud) {
 	s.delete(t, pods[1])
 	s.eventually(t, "the server of Pod "+pods[1]+" is removed", func() bool {
 		return s.pod(t, pods[1]) == nil && !slices.ContainsFunc(cloud.Servers(slbGroup),
-			func(x standin.Server) bool { return x.ServerIP == address })
+			func(x alibabacloud.Server) bool { return x.ServerIP == address })
 	})
 	require.Len(t, cloud.Servers(slbGroup), count-1)
 
@@ -167,7 +167,7 @@ func (s shop) delete(t *testing.T, pod string) {
 
 // playCloudController keeps the load balancer's backends equal to the Pods that are Ready, as the cloud controller
 // manager does.
-func (s shop) playCloudController(ctx context.Context, cloud *standin.Cloud) {
+func (s shop) playCloudController(ctx context.Context, cloud *alibabacloud.Cloud) {
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
 	for {
@@ -180,21 +180,22 @@ func (s shop) playCloudController(ctx context.Context, cloud *standin.Cloud) {
 		if err != nil {
 			continue
 		}
-		var lines []standin.Health
+		var lines []alibabacloud.Health
 		for i := range pods.Items {
 			if pod := &pods.Items[i]; podops.Read(pod).Ready && pod.Status.PodIP != "" {
-				lines = append(lines, standin.Health{ListenerPort: 80, ServerIP: pod.Status.PodIP, Status: "normal"},
-					standin.Health{ListenerPort: 443, ServerIP: pod.Status.PodIP, Status: "abnormal"})
+				lines = append(lines, alibabacloud.Health{ListenerPort: 80, ServerIP: pod.Status.PodIP, Status: "normal"},
+					alibabacloud.Health{ListenerPort: 443, ServerIP: pod.Status.PodIP, Status: "abnormal"})
 			}
 		}
 		cloud.SetBalancer(slbBalancer, lines...)
 	}
 }
 
-func slbObserving(t *testing.T, s shop, cloud *standin.Cloud) {
+func slbObserving(t *testing.T, s shop, cloud *alibabacloud.Cloud) {
 	listed := func(pod string) bool {
 		address := s.pod(t, pod).Status.PodIP
-		return slices.ContainsFunc(cloud.Balancer(slbBalancer), func(h standin.Health) bool { return h.ServerIP == address })
+		return slices.ContainsFunc(cloud.Balancer(slbBalancer),
+			func(h alibabacloud.Health) bool { return h.ServerIP == address })
 	}
 	s.createPod(t, "web-0")
 	s.createPod(t, "web-1")
@@ -220,7 +221,7 @@ func slbObserving(t *testing.T, s shop, cloud *standin.Cloud) {
 
 	// While the cloud controller manager is down, and while the provider refuses, a Pod is kept.
 	stop()
-	cloud.Fail("*", standin.Throttled(2))
+	cloud.Fail("*", alibabacloud.Throttled(2))
 	s.begin(t, "web-1")
 	asked := cloud.Calls("DescribeHealthStatus")
 	s.eventually(t, "the load balancer is asked, and again after it refused",

@@ -2,7 +2,7 @@
 // it is told: an Inquiry is the state of one check, its methods are the events, and every method that needs the time
 // is given it. It does no input or output and is not safe for concurrent use.
 //
-// A subject (engine.Subject) is asked about until it has passed or is no longer waiting:
+// A subject (grants.Subject) is asked about until it has passed or is no longer waiting:
 //
 //	   ┌──────────── after a rest ◀───────────┐
 //	   ▼                                      │ rejected, failed, timed out, stopped

@@ -229,11 +229,6 @@ func (i *Inquiry) Answers(into map[grants.Subject]grants.Answer) {
 // Failing says why the server could not be asked the last time; "" if it could, or was not asked yet.
 func (i *Inquiry) Failing() string { return i.failing }
 
-// Idle reports whether nothing is kept that a new Inquiry would not have.
-func (i *Inquiry) Idle() bool {
-	return len(i.subjects) == 0 && len(i.tasks) == 0 && len(i.history) == 0 && len(i.flights) == 0
-}
-
 func (i *Inquiry) begin(r *Request) {
 	i.requests++
 	r.number = i.requests

@@ -1,12 +1,13 @@
-// Package standin is an Alibaba Cloud for tests: a server on 127.0.0.1 that answers the calls that the adapter makes,
-// of SLB (2014-05-15), ECS (2014-05-26) and STS (2015-04-01), over TLS. It is written from the public documentation of
-// the API and of its signature, not from the SDK, so that a test finds out if the SDK and the documentation part.
+// Package alibabacloud is an Alibaba Cloud for tests: a server on 127.0.0.1 that answers the calls that the adapter
+// makes, of SLB (2014-05-15), ECS (2014-05-26) and STS (2015-04-01), over TLS. It is written from the public
+// documentation of the API and of its signature, not from the SDK, so that a test finds out if the SDK and the
+// documentation part.
 //
 // It refuses what the real one refuses: signatures that do not match, dates more than 15 minutes off, a nonce used
 // twice, unknown and expired keys, lists of more than 20 backend servers, a server added twice, descriptions with
 // characters that are not allowed. And it fails as the real one does, when told to: throttling, errors of its own, slow
 // answers, reads that lag behind writes, lists of which a part was taken, answers without a body.
-package standin
+package alibabacloud
 
 import (
 	"crypto/x509"
