@@ -18,7 +18,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -196,10 +195,8 @@ func (s *session) checkDeployments(ctx context.Context, d *insight.Diagnosis) {
 	const check = "Deployments"
 	images := map[string][]string{}
 	found := 0
-	err := each(ctx, metav1.ListOptions{LabelSelector: partOfSuite},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return s.kube.AppsV1().Deployments(s.system).List(ctx, o)
-		}, func(deployment *appsv1.Deployment) {
+	err := each(ctx, metav1.ListOptions{LabelSelector: partOfSuite}, s.kube.AppsV1().Deployments(s.system).List,
+		func(deployment *appsv1.Deployment) {
 			found++
 			for _, c := range deployment.Spec.Template.Spec.Containers {
 				tag := c.Image[strings.LastIndex(c.Image, ":")+1:]
@@ -309,10 +306,9 @@ func certificateProblem(bundle []byte, now time.Time) string {
 
 func (s *session) checkEndpoints(ctx context.Context, d *insight.Diagnosis, service string) {
 	ready := 0
-	err := each(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return s.kube.DiscoveryV1().EndpointSlices(s.system).List(ctx, o)
-		}, func(slice *discoveryv1.EndpointSlice) {
+	of := metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service}
+	err := each(ctx, of, s.kube.DiscoveryV1().EndpointSlices(s.system).List,
+		func(slice *discoveryv1.EndpointSlice) {
 			for _, e := range slice.Endpoints {
 				if ptr.Deref(e.Conditions.Ready, false) {
 					ready++

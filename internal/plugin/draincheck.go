@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"kusionstack.io/kuperator/internal/insight"
 )
@@ -84,9 +83,8 @@ func (s *session) drainCheck(ctx context.Context, node string) (insight.Drain, e
 		}
 	}
 	var budgets []policyv1.PodDisruptionBudget
-	err = each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.kube.PolicyV1().PodDisruptionBudgets(namespace).List(ctx, o)
-	}, func(b *policyv1.PodDisruptionBudget) { budgets = append(budgets, *b) })
+	err = each(ctx, metav1.ListOptions{}, s.kube.PolicyV1().PodDisruptionBudgets(namespace).List,
+		func(b *policyv1.PodDisruptionBudget) { budgets = append(budgets, *b) })
 	if err := tolerate(&f, err, "list", "poddisruptionbudgets.policy", namespace,
 		"which PodDisruptionBudgets refuse evictions"); err != nil {
 		return insight.Drain{}, err
@@ -98,10 +96,8 @@ func (s *session) drainCheck(ctx context.Context, node string) (insight.Drain, e
 func (s *session) podsOn(ctx context.Context, node, namespace string) ([]corev1.Pod, error) {
 	var pods []corev1.Pod
 	on := fields.OneTermEqualSelector("spec.nodeName", node).String()
-	err := each(ctx, metav1.ListOptions{FieldSelector: on},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return s.kube.CoreV1().Pods(namespace).List(ctx, o)
-		}, func(pod *corev1.Pod) { pods = append(pods, *pod) })
+	err := each(ctx, metav1.ListOptions{FieldSelector: on}, s.kube.CoreV1().Pods(namespace).List,
+		func(pod *corev1.Pod) { pods = append(pods, *pod) })
 	return pods, err
 }
 

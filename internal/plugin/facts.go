@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/insight"
@@ -56,10 +55,8 @@ func (s *session) facts(ctx context.Context, namespace string) (insight.Facts, e
 // factsOf is facts of a cluster of which it is not known whether it has the suite.
 func (s *session) factsOf(ctx context.Context, namespace string) (insight.Facts, error) {
 	f := insight.Facts{System: s.system}
-	err := each(ctx, metav1.ListOptions{LabelSelector: managedPods},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return s.kube.CoreV1().Pods(namespace).List(ctx, o)
-		}, func(pod *corev1.Pod) { f.Pods = append(f.Pods, *pod) })
+	err := each(ctx, metav1.ListOptions{LabelSelector: managedPods}, s.kube.CoreV1().Pods(namespace).List,
+		func(pod *corev1.Pod) { f.Pods = append(f.Pods, *pod) })
 	if err != nil {
 		return f, fmt.Errorf("listing Pods%s: %w", in(namespace), err)
 	}
@@ -93,32 +90,28 @@ func tolerate(f *insight.Facts, err error, verb, resource, namespace, unsaid str
 }
 
 func (s *session) readSets(ctx context.Context, namespace string, f *insight.Facts) error {
-	err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.suite.AppsV1alpha1().CollaSets(namespace).List(ctx, o)
-	}, func(set *appsv1alpha1.CollaSet) { f.CollaSets = append(f.CollaSets, *set) })
+	err := each(ctx, metav1.ListOptions{}, s.suite.AppsV1alpha1().CollaSets(namespace).List,
+		func(set *appsv1alpha1.CollaSet) { f.CollaSets = append(f.CollaSets, *set) })
 	return tolerate(f, err, "list", setsResource, namespace,
 		"what CollaSets want: replicas, revisions, paused, quotas")
 }
 
 func (s *session) readRules(ctx context.Context, namespace string, f *insight.Facts) error {
-	err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.suite.AppsV1alpha1().PodTransitionRules(namespace).List(ctx, o)
-	}, func(r *appsv1alpha1.PodTransitionRule) { f.Rules = append(f.Rules, *r) })
+	err := each(ctx, metav1.ListOptions{}, s.suite.AppsV1alpha1().PodTransitionRules(namespace).List,
+		func(r *appsv1alpha1.PodTransitionRule) { f.Rules = append(f.Rules, *r) })
 	return tolerate(f, err, "list", "podtransitionrules.apps.kusionstack.io", namespace,
 		"which rules hold Pods, and who holds their budgets")
 }
 
 func (s *session) readJobs(ctx context.Context, namespace string, f *insight.Facts) error {
-	err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.suite.AppsV1alpha1().OperationJobs(namespace).List(ctx, o)
-	}, func(job *appsv1alpha1.OperationJob) { f.Jobs = append(f.Jobs, *job) })
+	err := each(ctx, metav1.ListOptions{}, s.suite.AppsV1alpha1().OperationJobs(namespace).List,
+		func(job *appsv1alpha1.OperationJob) { f.Jobs = append(f.Jobs, *job) })
 	return tolerate(f, err, "list", jobsResource, namespace, "which OperationJobs run, and what they wait for")
 }
 
 func (s *session) readDecorations(ctx context.Context, namespace string, f *insight.Facts) error {
-	err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.suite.AppsV1alpha1().PodDecorations(namespace).List(ctx, o)
-	}, func(d *appsv1alpha1.PodDecoration) { f.Decorations = append(f.Decorations, *d) })
+	err := each(ctx, metav1.ListOptions{}, s.suite.AppsV1alpha1().PodDecorations(namespace).List,
+		func(d *appsv1alpha1.PodDecoration) { f.Decorations = append(f.Decorations, *d) })
 	return tolerate(f, err, "list", decorationsResource, namespace, "what PodDecorations want of Pods")
 }
 
@@ -126,9 +119,8 @@ func (s *session) readDecorations(ctx context.Context, namespace string, f *insi
 func (s *session) readNamespaces(ctx context.Context, namespace string, f *insight.Facts) error {
 	f.Namespaces, f.NamespaceLabels = map[string]map[string]string{}, map[string]map[string]string{}
 	if namespace == "" {
-		err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return s.kube.CoreV1().Namespaces().List(ctx, o)
-		}, func(n *corev1.Namespace) { f.Namespaces[n.Name], f.NamespaceLabels[n.Name] = n.Annotations, n.Labels })
+		err := each(ctx, metav1.ListOptions{}, s.kube.CoreV1().Namespaces().List,
+			func(n *corev1.Namespace) { f.Namespaces[n.Name], f.NamespaceLabels[n.Name] = n.Annotations, n.Labels })
 		return tolerate(f, err, "list", "namespaces", "", "what is frozen")
 	}
 	for name, unsaid := range map[string]string{namespace: "whether the namespace is frozen",
@@ -148,9 +140,8 @@ func (s *session) readNamespaces(ctx context.Context, namespace string, f *insig
 }
 
 func (s *session) readLeases(ctx context.Context, _ string, f *insight.Facts) error {
-	err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.kube.CoordinationV1().Leases(s.system).List(ctx, o)
-	}, func(l *coordinationv1.Lease) { f.Leases = append(f.Leases, *l) })
+	err := each(ctx, metav1.ListOptions{}, s.kube.CoordinationV1().Leases(s.system).List,
+		func(l *coordinationv1.Lease) { f.Leases = append(f.Leases, *l) })
 	f.LeasesKnown = err == nil
 	return tolerate(f, err, "list", "leases.coordination.k8s.io", s.system, "which components of the suite run")
 }
@@ -161,9 +152,8 @@ func (s *session) readNodes(ctx context.Context, _ string, f *insight.Facts) err
 	f.Nodes = map[string]*corev1.Node{}
 	names := insight.NodesInQuestion(f.Pods)
 	if len(names) > maxSingleNodes {
-		err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return s.kube.CoreV1().Nodes().List(ctx, o)
-		}, func(n *corev1.Node) { f.Nodes[n.Name] = n })
+		err := each(ctx, metav1.ListOptions{}, s.kube.CoreV1().Nodes().List,
+			func(n *corev1.Node) { f.Nodes[n.Name] = n })
 		if err != nil {
 			return tolerate(f, err, "list", "nodes", "", unsaid)
 		}
@@ -207,9 +197,7 @@ func (s *session) podWarnings(ctx context.Context, namespace string, f *insight.
 func (s *session) events(ctx context.Context, ref insight.Ref, f *insight.Facts) ([]corev1.Event, error) {
 	var found []corev1.Event
 	about := fields.Set{"involvedObject.kind": ref.Kind, "involvedObject.name": ref.Name}.AsSelector().String()
-	err := each(ctx, metav1.ListOptions{FieldSelector: about},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return s.kube.CoreV1().Events(ref.Namespace).List(ctx, o)
-		}, func(e *corev1.Event) { found = append(found, *e) })
+	err := each(ctx, metav1.ListOptions{FieldSelector: about}, s.kube.CoreV1().Events(ref.Namespace).List,
+		func(e *corev1.Event) { found = append(found, *e) })
 	return found, tolerate(f, err, "list", "events", ref.Namespace, "warnings about it")
 }

@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
 
@@ -48,17 +47,16 @@ func (s *session) revisions(
 	if set.Spec.Selector != nil {
 		options.LabelSelector = labels.SelectorFromSet(set.Spec.Selector.MatchLabels).String()
 	}
-	err := each(ctx, options, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.kube.AppsV1().ControllerRevisions(set.Namespace).List(ctx, o)
-	}, func(r *appsv1.ControllerRevision) {
-		if !metav1.IsControlledBy(r, set) {
-			return
-		}
-		found = append(found, *r)
-		if data, err := revision.Parse(r.Data.Raw); err == nil {
-			contents[r.Name] = data
-		}
-	})
+	err := each(ctx, options, s.kube.AppsV1().ControllerRevisions(set.Namespace).List,
+		func(r *appsv1.ControllerRevision) {
+			if !metav1.IsControlledBy(r, set) {
+				return
+			}
+			found = append(found, *r)
+			if data, err := revision.Parse(r.Data.Raw); err == nil {
+				contents[r.Name] = data
+			}
+		})
 	if err != nil {
 		return nil, nil, fmt.Errorf("listing the revisions of collaset/%s: %w", set.Name, err)
 	}
@@ -75,10 +73,8 @@ func (s *session) podsOf(ctx context.Context, set *appsv1alpha1.CollaSet) ([]cor
 	if err != nil {
 		return nil, fmt.Errorf("spec.selector of collaset/%s: %w", set.Name, err)
 	}
-	err = each(ctx, metav1.ListOptions{LabelSelector: selector.String()},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return s.kube.CoreV1().Pods(set.Namespace).List(ctx, o)
-		}, func(pod *corev1.Pod) {
+	err = each(ctx, metav1.ListOptions{LabelSelector: selector.String()}, s.kube.CoreV1().Pods(set.Namespace).List,
+		func(pod *corev1.Pod) {
 			if metav1.IsControlledBy(pod, set) {
 				pods = append(pods, *pod)
 			}

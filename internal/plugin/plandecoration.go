@@ -128,9 +128,8 @@ func (s *session) forecastDecoration(ctx context.Context, a applied) (*decoratio
 
 // allPods lists the Pods of a namespace, those outside the lifecycle among them.
 func (s *session) allPods(ctx context.Context, namespace string) (pods []corev1.Pod, err error) {
-	err = each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.kube.CoreV1().Pods(namespace).List(ctx, o)
-	}, func(pod *corev1.Pod) { pods = append(pods, *pod) })
+	err = each(ctx, metav1.ListOptions{}, s.kube.CoreV1().Pods(namespace).List,
+		func(pod *corev1.Pod) { pods = append(pods, *pod) })
 	if err != nil {
 		return nil, fmt.Errorf("listing Pods%s: %w", in(namespace), err)
 	}
@@ -139,24 +138,23 @@ func (s *session) allPods(ctx context.Context, namespace string) (pods []corev1.
 
 // readContents reads the revisions of all PodDecorations and CollaSets of a namespace.
 func (s *session) readContents(ctx context.Context, namespace string, m *decorating) error {
-	err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.kube.AppsV1().ControllerRevisions(namespace).List(ctx, o)
-	}, func(cr *appsv1.ControllerRevision) {
-		owner := metav1.GetControllerOfNoCopy(cr)
-		if owner == nil {
-			return
-		}
-		if owner.Kind == appsv1alpha1.CollaSetKind {
-			if data, err := revision.Parse(cr.Data.Raw); err == nil {
-				m.ofSets[cr.Name] = data
+	err := each(ctx, metav1.ListOptions{}, s.kube.AppsV1().ControllerRevisions(namespace).List,
+		func(cr *appsv1.ControllerRevision) {
+			owner := metav1.GetControllerOfNoCopy(cr)
+			if owner == nil {
+				return
 			}
-			return
-		}
-		mark := decoration.Mark{Name: owner.Name, Revision: cr.Name}
-		if d, isIts, err := decoration.Of(cr, mark); isIts && err == nil {
-			m.contents[mark], m.stored[mark] = d, cr.Data.Raw
-		}
-	})
+			if owner.Kind == appsv1alpha1.CollaSetKind {
+				if data, err := revision.Parse(cr.Data.Raw); err == nil {
+					m.ofSets[cr.Name] = data
+				}
+				return
+			}
+			mark := decoration.Mark{Name: owner.Name, Revision: cr.Name}
+			if d, isIts, err := decoration.Of(cr, mark); isIts && err == nil {
+				m.contents[mark], m.stored[mark] = d, cr.Data.Raw
+			}
+		})
 	if err != nil {
 		return fmt.Errorf("listing revisions%s: %w", in(namespace), err)
 	}

@@ -141,11 +141,11 @@ func (t *timedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // each lists with pages and calls f with every object.
-func each[T runtime.Object](
+func each[T, L runtime.Object](
 	ctx context.Context, options metav1.ListOptions,
-	list func(context.Context, metav1.ListOptions) (runtime.Object, error), f func(T),
+	list func(context.Context, metav1.ListOptions) (L, error), f func(T),
 ) error {
-	pages := pager.New(list)
+	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) })
 	pages.PageSize = pageSize
 	return pages.EachListItem(ctx, options, func(o runtime.Object) error {
 		item, ok := o.(T)

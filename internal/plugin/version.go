@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"kusionstack.io/kuperator/internal/insight"
 )
@@ -50,10 +49,8 @@ differ in more than the patch version.`,
 // readVersions reads the versions of the components. What may not be read is a gap.
 func (s *session) readVersions(ctx context.Context, v *insight.Versions) error {
 	v.Namespace = s.system
-	err := each(ctx, metav1.ListOptions{LabelSelector: partOfSuite},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return s.kube.AppsV1().Deployments(s.system).List(ctx, o)
-		}, func(deployment *appsv1.Deployment) {
+	err := each(ctx, metav1.ListOptions{LabelSelector: partOfSuite}, s.kube.AppsV1().Deployments(s.system).List,
+		func(deployment *appsv1.Deployment) {
 			c := insight.ComponentVersion{Name: deployment.Name}
 			if containers := deployment.Spec.Template.Spec.Containers; len(containers) > 0 {
 				c.Version = insight.ImageVersion(containers[0].Image)
