@@ -18,14 +18,14 @@ import (
 // managedPods selects the Pods under the lifecycle.
 const managedPods = appsv1alpha1.ControlLabel + "=" + appsv1alpha1.ControlValue
 
-// setsResource is the resource of CollaSets, as gaps name it.
-const setsResource = "collasets.apps.kusionstack.io"
-
-// jobsResource is the resource of OperationJobs, as gaps name it.
-const jobsResource = "operationjobs.apps.kusionstack.io"
-
-// decorationsResource is the resource of PodDecorations, as gaps name it.
-const decorationsResource = "poddecorations.apps.kusionstack.io"
+// Resources, as gaps name them.
+const (
+	setsResource        = "collasets.apps.kusionstack.io"
+	rulesResource       = "podtransitionrules.apps.kusionstack.io"
+	jobsResource        = "operationjobs.apps.kusionstack.io"
+	decorationsResource = "poddecorations.apps.kusionstack.io"
+	leasesResource      = "leases.coordination.k8s.io"
+)
 
 // suiteKinds is how many kinds of the suite facts reads.
 const suiteKinds = 4
@@ -99,7 +99,7 @@ func (s *session) readSets(ctx context.Context, namespace string, f *insight.Fac
 func (s *session) readRules(ctx context.Context, namespace string, f *insight.Facts) error {
 	err := each(ctx, metav1.ListOptions{}, s.suite.AppsV1alpha1().PodTransitionRules(namespace).List,
 		func(r *appsv1alpha1.PodTransitionRule) { f.Rules = append(f.Rules, *r) })
-	return tolerate(f, err, "list", "podtransitionrules.apps.kusionstack.io", namespace,
+	return tolerate(f, err, "list", rulesResource, namespace,
 		"which rules hold Pods, and who holds their budgets")
 }
 
@@ -143,7 +143,7 @@ func (s *session) readLeases(ctx context.Context, _ string, f *insight.Facts) er
 	err := each(ctx, metav1.ListOptions{}, s.kube.CoordinationV1().Leases(s.system).List,
 		func(l *coordinationv1.Lease) { f.Leases = append(f.Leases, *l) })
 	f.LeasesKnown = err == nil
-	return tolerate(f, err, "list", "leases.coordination.k8s.io", s.system, "which components of the suite run")
+	return tolerate(f, err, "list", leasesResource, s.system, "which components of the suite run")
 }
 
 // readNodes reads the nodes that Pods point at.
