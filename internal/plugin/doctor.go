@@ -43,10 +43,7 @@ What you may not read is listed, and does not count as a problem. The exit code 
 		Example: "  kubectl kuperator doctor\n  kubectl kuperator doctor -o json",
 		Args:    cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := p.checkOutput(); err != nil {
-				return err
-			}
-			s, err := p.connect()
+			s, err := p.sessionFor(dryRunNone)
 			if err != nil {
 				return err
 			}

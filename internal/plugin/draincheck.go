@@ -28,10 +28,7 @@ is left when the drain begins may differ.`,
 		Example: "  kubectl kuperator drain-check node-3",
 		Args:    between(1, 1), ValidArgsFunction: p.completeNames("Node"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := p.checkOutput(); err != nil {
-				return err
-			}
-			s, err := p.connect()
+			s, err := p.sessionFor(dryRunNone)
 			if err != nil {
 				return err
 			}

@@ -46,17 +46,6 @@ func (f *jobFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.detach, "detach", false, "Create the job and do not follow it.")
 }
 
-// sessionFor connects for a command that writes.
-func (p *plugin) sessionFor(dry dryRun) (*session, error) {
-	if err := p.checkOutput(); err != nil {
-		return nil, err
-	}
-	if err := dry.check(); err != nil {
-		return nil, err
-	}
-	return p.connect()
-}
-
 // exist returns an error if one of the objects, Pods or a CollaSet, does not exist.
 func (s *session) exist(ctx context.Context, refs []insight.Ref) error {
 	for _, ref := range refs {

@@ -136,10 +136,7 @@ func (p *plugin) planned(ctx context.Context, file string, args []string) ([]out
 			"say what: -f FILE with a changed manifest, or the name of a CollaSet or PodDecoration for the rollout that is " +
 				"under way")
 	}
-	if err := p.checkOutput(); err != nil {
-		return nil, nil, err
-	}
-	s, err := p.connect()
+	s, err := p.sessionFor(dryRunNone)
 	if err != nil {
 		return nil, nil, err
 	}

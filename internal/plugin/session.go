@@ -44,6 +44,17 @@ type session struct {
 	server    *serverTime
 }
 
+// sessionFor connects for a command, dryRunNone for one that does not write, after its flags are checked.
+func (p *plugin) sessionFor(dry dryRun) (*session, error) {
+	if err := p.checkOutput(); err != nil {
+		return nil, err
+	}
+	if err := dry.check(); err != nil {
+		return nil, err
+	}
+	return p.connect()
+}
+
 // connect reads the flags. No request is sent.
 func (p *plugin) connect() (*session, error) {
 	config, err := p.config.ToRESTConfig()

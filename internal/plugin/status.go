@@ -71,10 +71,7 @@ failed, the CollaSet is paused or the timeout is over, and 130 if the command is
 			if !o.wait {
 				return p.status(cmd.Context(), o)
 			}
-			if err := p.checkOutput(); err != nil {
-				return err
-			}
-			s, err := p.connect()
+			s, err := p.sessionFor(dryRunNone)
 			if err != nil {
 				return err
 			}
@@ -130,10 +127,7 @@ func (o *statusOptions) read(args []string) error {
 }
 
 func (p *plugin) status(ctx context.Context, o statusOptions) error {
-	if err := p.checkOutput(); err != nil {
-		return err
-	}
-	s, err := p.connect()
+	s, err := p.sessionFor(dryRunNone)
 	if err != nil {
 		return err
 	}

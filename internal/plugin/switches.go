@@ -46,13 +46,7 @@ func (p *plugin) setFor(ctx context.Context, args []string, dry dryRun) (*sessio
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := p.checkOutput(); err != nil {
-		return nil, nil, err
-	}
-	if err := dry.check(); err != nil {
-		return nil, nil, err
-	}
-	s, err := p.connect()
+	s, err := p.sessionFor(dry)
 	if err != nil {
 		return nil, nil, err
 	}

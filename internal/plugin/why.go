@@ -55,10 +55,7 @@ func (p *plugin) why(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := p.checkOutput(); err != nil {
-		return err
-	}
-	s, err := p.connect()
+	s, err := p.sessionFor(dryRunNone)
 	if err != nil {
 		return err
 	}
@@ -85,10 +82,7 @@ type waiting struct {
 
 // whatWaits lists what one may ask why about.
 func (p *plugin) whatWaits(ctx context.Context) error {
-	if err := p.checkOutput(); err != nil {
-		return err
-	}
-	s, err := p.connect()
+	s, err := p.sessionFor(dryRunNone)
 	if err != nil {
 		return err
 	}
