@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/pem"
@@ -196,8 +197,8 @@ func (s *session) checkDeployments(ctx context.Context, d *insight.Diagnosis) {
 		func(deployment *appsv1.Deployment) {
 			found++
 			for _, c := range deployment.Spec.Template.Spec.Containers {
-				tag := c.Image[strings.LastIndex(c.Image, ":")+1:]
-				images[tag] = append(images[tag], deployment.Name)
+				version := imageVersion(deployment, c.Image)
+				images[version] = append(images[version], deployment.Name)
 			}
 			wanted := ptr.Deref(deployment.Spec.Replicas, 1)
 			if ready := deployment.Status.ReadyReplicas; ready < wanted {
@@ -217,9 +218,9 @@ func (s *session) checkDeployments(ctx context.Context, d *insight.Diagnosis) {
 		d.Add(insight.LevelWarning, "versions", fmt.Sprintf("components differ: %v", images),
 			"fine during an upgrade; else install one version")
 	} else if found > 0 {
-		for tag := range images {
-			d.Add(insight.LevelOK, "versions",
-				fmt.Sprintf("%d Deployments of %s; this is %s %s", found, tag, name, buildVersion()), "")
+		for version := range images {
+			d.Add(insight.LevelOK, "versions", fmt.Sprintf("%d Deployments of %s; this is %s %s", found,
+				cmp.Or(version, "unknown version"), name, buildVersion()), "")
 		}
 	}
 }

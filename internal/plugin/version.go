@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -53,10 +54,7 @@ func (s *session) readVersions(ctx context.Context, v *insight.Versions) error {
 		func(deployment *appsv1.Deployment) {
 			c := insight.ComponentVersion{Name: deployment.Name}
 			if containers := deployment.Spec.Template.Spec.Containers; len(containers) > 0 {
-				c.Version = insight.ImageVersion(containers[0].Image)
-			}
-			if c.Version == "" { // an image that is named by its digest
-				c.Version = deployment.Labels["app.kubernetes.io/version"]
+				c.Version = imageVersion(deployment, containers[0].Image)
 			}
 			v.Components = append(v.Components, c)
 		})
@@ -70,6 +68,12 @@ func (s *session) readVersions(ctx context.Context, v *insight.Versions) error {
 	}
 	v.Gaps = append(v.Gaps, *g)
 	return nil
+}
+
+// imageVersion is the version of a component's image: its tag, or the label of its Deployment if it is named by its
+// digest. It is empty if neither tells.
+func imageVersion(deployment *appsv1.Deployment, image string) string {
+	return cmp.Or(insight.ImageVersion(image), deployment.Labels["app.kubernetes.io/version"])
 }
 
 func writeVersions(w io.Writer, v insight.Versions) {
