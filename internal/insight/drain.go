@@ -184,7 +184,7 @@ func budgetRefuses(b *policyv1.PodDisruptionBudget, pod *corev1.Pod, v podops.Vi
 	}
 	owner := metav1.GetControllerOf(b)
 	always := b.Spec.UnhealthyPodEvictionPolicy != nil && *b.Spec.UnhealthyPodEvictionPolicy == policyv1.AlwaysAllow
-	if managed && owner != nil && owner.Kind == ruleKind ||
+	if managed && owner != nil && owner.Kind == appsv1alpha1.PodTransitionRuleKind ||
 		!v.Ready && (always || b.Status.CurrentHealthy >= b.Status.DesiredHealthy) {
 		return nil
 	}

@@ -177,7 +177,8 @@ func TestWhatAllWaitForIsNamedOnce(t *testing.T) {
 	set := &facts.CollaSets[0]
 	set.Status.UpdatedRevision, set.Status.Conditions[0].Status = "web-9", metav1.ConditionFalse
 	set.Status.Blockers = []appsv1alpha1.Blocker{{Reason: "MaxUnavailable", Message: "Pod web-a: enough are", Count: 2}}
-	answer, found := insight.WhyCollaSet(facts, set.Namespace, set.Name, nil)
+	answer, found := insight.WhyWorkload(facts,
+		insight.Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: set.Namespace, Name: set.Name}, nil)
 	require.True(t, found)
 	require.Contains(t, codes(answer.Stuck), insight.Code("MaxUnavailable"), "Pods wait for it")
 	count := 0

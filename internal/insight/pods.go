@@ -129,7 +129,7 @@ func (x *index) podWithout(pod *corev1.Pod) Pod {
 
 // behind is the wait with what is found behind it, that first.
 func (x *index) behind(pod *corev1.Pod, v podops.View, w podops.Wait) []Reason {
-	last := Reason{Code: waitCode(w.Reason), Message: w.Message, Since: timeOf(w.Since)}
+	last := Reason{Code: Code(w.Reason), Message: w.Message, Since: timeOf(w.Since)}
 	var found []Reason
 	switch w.Reason {
 	case podops.WaitOperationType:

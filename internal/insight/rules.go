@@ -15,10 +15,8 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 )
 
-const ruleKind = "PodTransitionRule"
-
 func refOf(r *appsv1alpha1.PodTransitionRule) *Ref {
-	return &Ref{Kind: ruleKind, Namespace: r.Namespace, Name: r.Name}
+	return &Ref{Kind: appsv1alpha1.PodTransitionRuleKind, Namespace: r.Namespace, Name: r.Name}
 }
 
 // behindRules is what keeps an operation at a stage in the statuses of the rules that have not granted it.
@@ -350,7 +348,7 @@ func operationsText(operations []appsv1alpha1.GrantedOperation) string {
 
 // ruleOf is the rule that a reason is about, by its place in x.rules; -1 if it is about none.
 func (x *index) ruleOf(reason Reason) int {
-	if reason.On == nil || reason.On.Kind != ruleKind {
+	if reason.On == nil || reason.On.Kind != appsv1alpha1.PodTransitionRuleKind {
 		return -1
 	}
 	return slices.IndexFunc(x.sources[reason.On.Namespace],

@@ -36,16 +36,8 @@ func WhyPod(f Facts, namespace, name string, events []corev1.Event) (Answer, boo
 	return a, true
 }
 
-// WhyCollaSet says why a CollaSet is not where it should be. False: the facts have no such CollaSet.
-func WhyCollaSet(f Facts, namespace, name string, events []corev1.Event) (Answer, bool) {
-	x := newIndex(&f)
-	if x.sets[types.NamespacedName{Namespace: namespace, Name: name}] == nil {
-		return Answer{}, false
-	}
-	return x.whyWorkload(Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: namespace, Name: name}, events)
-}
-
-// WhyWorkload is WhyCollaSet for a workload of any kind that has Pods under the lifecycle.
+// WhyWorkload says why a CollaSet, or a workload of another kind that has Pods under the lifecycle, is not where it
+// should be. False: the facts have no such workload.
 func WhyWorkload(f Facts, ref Ref, events []corev1.Event) (Answer, bool) {
 	return newIndex(&f).whyWorkload(ref, events)
 }
