@@ -63,11 +63,8 @@ func (s *session) forecastDecoration(ctx context.Context, a applied) (*decoratio
 	f := &decorationForecast{
 		PodDecoration: insight.Ref{Kind: appsv1alpha1.PodDecorationKind, Namespace: d.Namespace, Name: d.Name},
 		outline: outline{New: a.live == nil, Paused: d.Spec.UpdateStrategy.Paused,
-			Policy: string(d.Spec.UpdateStrategy.PodUpdatePolicy), Strategy: decorationStrategy(&d.Spec),
+			Policy: policyText(d.Spec.UpdateStrategy.PodUpdatePolicy), Strategy: decorationStrategy(&d.Spec),
 			Warnings: a.warnings, Gaps: a.gaps},
-	}
-	if f.Policy == "" {
-		f.Policy = string(appsv1alpha1.PodUpdateInPlaceIfPossible)
 	}
 	if a.live != nil {
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(a.live.Object, before); err != nil {
@@ -356,16 +353,8 @@ func (f *decorationForecast) write(w io.Writer) {
 	} else {
 		fmt.Fprintln(w, "  it selects no Pod")
 	}
-	for _, field := range f.Fields {
-		fmt.Fprintf(w, "  because of %s\n", field)
-	}
-	fmt.Fprintf(w, "  %s; chosen: %s\n", f.Policy, f.Strategy)
-	writeOrder(w, f.Pods)
-	writeBudgets(w, f.Budgets)
-	if f.Paused {
-		fmt.Fprintln(w, "  it is paused: no more Pods get its template until it is resumed")
-	}
-	writeNotes(w, f.Warnings, f.Gaps)
+	f.writeCourse(w)
+	f.writeNotes(w, "no more Pods get its template until it is resumed")
 }
 
 // waysText are the numbers of Pods by how they get there.

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -209,11 +210,7 @@ func (s *session) jobsOf(ctx context.Context, uids []types.UID) []string {
 	}
 	var found []string
 	for _, uid := range uids {
-		name := names[uid]
-		if name == "" {
-			name = string(uid)
-		}
-		found = append(found, "operationjob/"+name)
+		found = append(found, "operationjob/"+cmp.Or(names[uid], string(uid)))
 	}
 	return found
 }

@@ -447,7 +447,7 @@ func podColumns(pods []insight.Pod, f insight.Fleet, o statusOptions) []column {
 	for i := range pods {
 		p := &pods[i]
 		var operations, phases, operators []string
-		during := outAge(p, f.ObservedAt)
+		during := age(outSince(p), f.ObservedAt)
 		for j := range p.Operations {
 			one := &p.Operations[j]
 			what := one.Type
@@ -525,20 +525,12 @@ func podsToShow(pods []insight.Pod, which string) []insight.Pod {
 	return kept
 }
 
-// outSince is since when a Pod is out of service.
-func outSince(p *insight.Pod, now time.Time) string {
+// outSince is since when a Pod is out of service; nil if it is in service.
+func outSince(p *insight.Pod) *time.Time {
 	if p.State == insight.StateServing || p.State == insight.StateWaiting {
-		return ""
+		return nil
 	}
-	return since(p.Since, now)
-}
-
-// outAge is how long a Pod is out of service.
-func outAge(p *insight.Pod, now time.Time) string {
-	if p.State == insight.StateServing || p.State == insight.StateWaiting {
-		return ""
-	}
-	return age(p.Since, now)
+	return p.Since
 }
 
 func onNode(node string) string {

@@ -79,11 +79,7 @@ func imageVersion(deployment *appsv1.Deployment, image string) string {
 func writeVersions(w io.Writer, v insight.Versions) {
 	fmt.Fprintf(w, "%s %s\n", name, v.Client)
 	for _, c := range v.Components {
-		version := c.Version
-		if version == "" {
-			version = "of unknown version"
-		}
-		fmt.Fprintf(w, "%s %s\n", c.Name, version)
+		fmt.Fprintf(w, "%s %s\n", c.Name, cmp.Or(c.Version, "of unknown version"))
 	}
 	if v.Namespace != "" && len(v.Components)+len(v.Gaps) == 0 {
 		fmt.Fprintf(w, "no component of the suite is installed in namespace %s: --suite-namespace chooses another\n",

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -311,16 +312,12 @@ func summary(a insight.Answer) string {
 	}
 	p := a.Pod
 	text := joined(fmt.Sprintf("Pod %s/%s", p.Namespace, p.Name), string(p.State), onNode(p.Node),
-		outSince(p, a.ObservedAt))
+		since(outSince(p), a.ObservedAt))
 	if p.Revision != "" {
 		text += "\n  revision " + p.Revision
 	}
 	for _, o := range p.Operations {
-		kind := o.Type
-		if kind == "" {
-			kind = "operation without a type"
-		}
-		by := o.ID
+		kind, by := cmp.Or(o.Type, "operation without a type"), o.ID
 		if o.Job != "" {
 			by = "operationjob/" + o.Job
 		}
