@@ -1,6 +1,7 @@
 package insight
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -253,22 +254,11 @@ func policyBounds(p *appsv1alpha1.AvailableRule) []string {
 
 // disrupted is a bound on domains of a kind in words. Nil is 1, as in the API.
 func disrupted(most *int32, kind, keys string) string {
-	n := ptr.Deref(most, 1)
-	if n != 1 {
-		kind += "s"
-	}
-	return fmt.Sprintf("at most %d %s of %s disrupted", n, kind, keys)
+	return fmt.Sprintf("at most %s of %s disrupted", Plural(int(ptr.Deref(most, 1)), kind), keys)
 }
 
 func expText(f *appsv1alpha1.ExpFunc) string {
-	coeff, pow := f.Coeff, f.Pow
-	if coeff == "" {
-		coeff = "1"
-	}
-	if pow == "" {
-		pow = "1"
-	}
-	return coeff + "×desired^" + pow
+	return cmp.Or(f.Coeff, "1") + "×desired^" + cmp.Or(f.Pow, "1")
 }
 
 // budget is a rule with who holds it.

@@ -164,10 +164,7 @@ func podSummary(p Pod) string {
 }
 
 func workloadSummary(w Workload, pods int) string {
-	text := fmt.Sprintf("%s %s: %d Pods", w.Kind, w.Name, pods)
-	if pods == 1 {
-		text = fmt.Sprintf("%s %s: 1 Pod", w.Kind, w.Name)
-	}
+	text := fmt.Sprintf("%s %s: %s", w.Kind, w.Name, Plural(pods, "Pod"))
 	if w.Desired != nil {
 		text = fmt.Sprintf("%s %s: %d of %d Pods", w.Kind, w.Name, pods, *w.Desired)
 	}

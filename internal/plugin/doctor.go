@@ -67,7 +67,7 @@ func writeDiagnosis(w io.Writer, d insight.Diagnosis) {
 			fmt.Fprintf(w, "         next: %s\n", f.Next)
 		}
 	}
-	fmt.Fprintf(w, "%s, %s\n", plural(d.Problems, "problem"), plural(d.Warnings, "warning"))
+	fmt.Fprintf(w, "%s, %s\n", insight.Plural(d.Problems, "problem"), insight.Plural(d.Warnings, "warning"))
 }
 
 // diagnose makes every check. One that cannot be made is a finding as well.
@@ -321,7 +321,8 @@ func (s *session) checkEndpoints(ctx context.Context, d *insight.Diagnosis, serv
 		d.Add(insight.LevelProblem, "webhooks", "Service "+service+" has no ready endpoint: no server answers",
 			"kubectl -n "+s.system+" get pods -l app.kubernetes.io/name="+service)
 	default:
-		d.Add(insight.LevelOK, "webhooks", fmt.Sprintf("Service %s has %s", service, plural(ready, "ready endpoint")), "")
+		d.Add(insight.LevelOK, "webhooks",
+			fmt.Sprintf("Service %s has %s", service, insight.Plural(ready, "ready endpoint")), "")
 	}
 }
 

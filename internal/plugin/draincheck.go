@@ -100,7 +100,8 @@ func (s *session) podsOn(ctx context.Context, node, namespace string) ([]corev1.
 
 func writeDrainCheck(w io.Writer, d insight.Drain) {
 	fmt.Fprintf(w, "node %s: %s; %d would be held, %d are replaced first, %d wait their turn, %d go at once, "+
-		"%d are left alone\n", d.Node, plural(len(d.Pods), "Pod"), d.Held, d.Replaced, d.Waiting, d.Going, d.Ignored)
+		"%d are left alone\n", d.Node, insight.Plural(len(d.Pods), "Pod"), d.Held, d.Replaced, d.Waiting, d.Going,
+		d.Ignored)
 	for _, verdict := range []insight.DrainVerdict{insight.DrainHeld, insight.DrainReplaced, insight.DrainWaits,
 		insight.DrainGoes, insight.DrainIgnored} {
 		pods := slices.DeleteFunc(slices.Clone(d.Pods), func(p insight.DrainedPod) bool { return p.Verdict != verdict })

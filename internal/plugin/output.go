@@ -223,10 +223,3 @@ func writeGaps(w io.Writer, gaps []insight.Gap) {
 		fmt.Fprintf(w, "not known: %s (%s)\n", strings.Join(unsaid[why], "; "), why)
 	}
 }
-
-func plural(n int, one string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %ss", n, one)
-}

@@ -266,7 +266,7 @@ func (f *forecast) subject() insight.Ref { return f.CollaSet }
 func (f *forecast) write(w io.Writer) {
 	fmt.Fprintf(w, "CollaSet %s/%s\n", f.CollaSet.Namespace, f.CollaSet.Name)
 	if f.New {
-		fmt.Fprintf(w, "  is new: %s\n", plural(int(f.ReplicasTo), "Pod"))
+		fmt.Fprintf(w, "  is new: %s\n", insight.Plural(int(f.ReplicasTo), "Pod"))
 		f.writeNotes(w, heldByPause)
 		return
 	}

@@ -338,7 +338,7 @@ func decorationStrategy(spec *appsv1alpha1.PodDecorationSpec) string {
 	case rolling != nil && rolling.Selector != nil:
 		return "Pods that rollingUpdate.selector matches"
 	case rolling != nil && ptr.Deref(rolling.Partition, 0) > 0:
-		return fmt.Sprintf("the partition keeps back %s", plural(int(*rolling.Partition), "Pod"))
+		return fmt.Sprintf("the partition keeps back %s", insight.Plural(int(*rolling.Partition), "Pod"))
 	}
 	return "all Pods that it selects"
 }

@@ -316,7 +316,7 @@ func writeWorkload(w io.Writer, workload *insight.Workload, f insight.Fleet, o s
 	if workload.Desired != nil {
 		head += fmt.Sprintf("  %d of %d Pods", total, *workload.Desired)
 	} else {
-		head += "  " + plural(total, "Pod")
+		head += "  " + insight.Plural(total, "Pod")
 	}
 	if len(counts) > 0 {
 		head += ": " + strings.Join(counts, ", ")
@@ -341,9 +341,9 @@ func writeWorkload(w io.Writer, workload *insight.Workload, f insight.Fleet, o s
 	switch {
 	case o.pods == podsNone:
 	case rest > 0:
-		fmt.Fprintf(w, "  and %s (--limit=0 shows them)\n", plural(rest, "more Pod"))
+		fmt.Fprintf(w, "  and %s (--limit=0 shows them)\n", insight.Plural(rest, "more Pod"))
 	case serving > 0:
-		fmt.Fprintf(w, "  %s in service (--pods=all shows them)\n", plural(serving, "Pod"))
+		fmt.Fprintf(w, "  %s in service (--pods=all shows them)\n", insight.Plural(serving, "Pod"))
 	}
 	writeWaits(w, slices.DeleteFunc(waits, func(one wait) bool {
 		return slices.ContainsFunc(workload.Reasons, func(r insight.Reason) bool {
@@ -363,7 +363,7 @@ func writeWorkload(w io.Writer, workload *insight.Workload, f insight.Fleet, o s
 func writeWaits(w io.Writer, waits []wait, f insight.Fleet, limit int) {
 	for i, one := range waits {
 		if limit > 0 && i == limit {
-			fmt.Fprintf(w, "  and %s (--limit=0 shows them)\n", plural(len(waits)-limit, "more reason"))
+			fmt.Fprintf(w, "  and %s (--limit=0 shows them)\n", insight.Plural(len(waits)-limit, "more reason"))
 			return
 		}
 		fmt.Fprintf(w, "  %s\n", one.text(f))

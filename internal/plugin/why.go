@@ -156,7 +156,7 @@ func writeWaiting(w io.Writer, found waitList, f insight.Fleet) {
 	}
 	for i, line := range lines {
 		if i == maxTargets {
-			fmt.Fprintf(w, "  and %s (-o json has them)\n", plural(len(lines)-maxTargets, "more reason"))
+			fmt.Fprintf(w, "  and %s (-o json has them)\n", insight.Plural(len(lines)-maxTargets, "more reason"))
 			return
 		}
 		fmt.Fprintf(w, "  %s\n", line)
