@@ -330,19 +330,15 @@ func (x *index) marks(v podops.View) []Mark {
 	return found
 }
 
-// WhyJob says what a job waits for, or why it failed. False: the facts have no such job.
-func WhyJob(f Facts, namespace, name string, events []corev1.Event) (Answer, bool) {
-	x := newIndex(&f)
-	at := slices.IndexFunc(f.Jobs, func(j appsv1alpha1.OperationJob) bool {
-		return j.Namespace == namespace && j.Name == name
-	})
+func (x *index) whyJob(ref Ref, events []corev1.Event) (Answer, bool) {
+	at := slices.IndexFunc(x.Jobs, func(j appsv1alpha1.OperationJob) bool { return *refOfJob(&j) == ref })
 	if at < 0 {
 		return Answer{}, false
 	}
-	job := &f.Jobs[at]
+	job := &x.Jobs[at]
 	targets := x.targets(job)
 	described := x.job(job, targets)
-	a := Answer{ObservedAt: f.Now.UTC(), Subject: *refOfJob(job), Job: &described, Events: warnings(events), Gaps: f.Gaps}
+	a := Answer{ObservedAt: x.Now.UTC(), Subject: ref, Job: &described, Events: warnings(events), Gaps: x.Gaps}
 	a.Reasons, described.Reasons, described.Targets = described.Reasons, nil, targets
 	x.nameHolders(a.Reasons, "")
 	a.conclude(jobSummary(described))

@@ -178,18 +178,7 @@ func (s *session) answerFrom(ctx context.Context, facts insight.Facts, ref insig
 	if err != nil {
 		return insight.Answer{}, err
 	}
-	var answer insight.Answer
-	var found bool
-	switch ref.Kind {
-	case appsv1alpha1.OperationJobKind:
-		answer, found = insight.WhyJob(facts, ref.Namespace, ref.Name, events)
-	case appsv1alpha1.PodDecorationKind:
-		answer, found = insight.WhyDecoration(facts, ref.Namespace, ref.Name, events)
-	case "Pod":
-		answer, found = insight.WhyPod(facts, ref.Namespace, ref.Name, events)
-	default:
-		answer, found = insight.WhyWorkload(facts, ref, events)
-	}
+	answer, found := insight.Why(facts, ref, events)
 	if !found {
 		return answer, notThere(&facts, ref)
 	}
