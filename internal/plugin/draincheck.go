@@ -62,8 +62,7 @@ func (s *session) drainCheck(ctx context.Context, node string) (insight.Drain, e
 		return insight.Drain{}, fmt.Errorf("listing the Pods of node %s: %w", node, err)
 	}
 	f := insight.Facts{System: s.system, Pods: pods, Gaps: gaps}
-	for _, read := range []func(context.Context, string, *insight.Facts) error{s.readSets, s.readRules,
-		s.readNamespaces, s.readLeases} {
+	for _, read := range []reading{s.read(setsResource, rulesResource), s.readNamespaces, s.read(leasesResource)} {
 		if err := read(ctx, namespace, &f); err != nil {
 			return insight.Drain{}, err
 		}

@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/insight"
@@ -20,6 +24,7 @@ const managedPods = appsv1alpha1.ControlLabel + "=" + appsv1alpha1.ControlValue
 
 // Resources, as gaps name them.
 const (
+	podsResource        = "pods"
 	setsResource        = "collasets.apps.kusionstack.io"
 	rulesResource       = "podtransitionrules.apps.kusionstack.io"
 	jobsResource        = "operationjobs.apps.kusionstack.io"
@@ -60,8 +65,8 @@ func (s *session) factsOf(ctx context.Context, namespace string) (insight.Facts,
 	if err != nil {
 		return f, fmt.Errorf("listing Pods%s: %w", in(namespace), err)
 	}
-	for _, read := range []func(context.Context, string, *insight.Facts) error{s.readSets, s.readRules, s.readJobs,
-		s.readDecorations, s.readNamespaces, s.readLeases, s.readNodes} {
+	for _, read := range []reading{s.read(setsResource, rulesResource, jobsResource, decorationsResource),
+		s.readNamespaces, s.read(leasesResource), s.readNodes} {
 		if err := read(ctx, namespace, &f); err != nil {
 			return f, err
 		}
@@ -89,30 +94,86 @@ func tolerate(f *insight.Facts, err error, verb, resource, namespace, unsaid str
 	return fmt.Errorf("reading %s%s: %w", resource, in(namespace), err)
 }
 
-func (s *session) readSets(ctx context.Context, namespace string, f *insight.Facts) error {
-	err := each(ctx, metav1.ListOptions{}, s.suite.AppsV1alpha1().CollaSets(namespace).List,
-		func(set *appsv1alpha1.CollaSet) { f.CollaSets = append(f.CollaSets, *set) })
-	return tolerate(f, err, "list", setsResource, namespace,
-		"what CollaSets want: replicas, revisions, paused, quotas")
+// source is one kind of objects that facts have, to be listed or watched.
+type source struct {
+	resource, namespace string // as gaps name them
+	unsaid              string // what is not said if they cannot be read
+	selector            string // of labels; "" for all objects
+	example             runtime.Object
+	requests            *cache.ListWatch
+	into                func(*insight.Facts, any)
 }
 
-func (s *session) readRules(ctx context.Context, namespace string, f *insight.Facts) error {
-	err := each(ctx, metav1.ListOptions{}, s.suite.AppsV1alpha1().PodTransitionRules(namespace).List,
-		func(r *appsv1alpha1.PodTransitionRule) { f.Rules = append(f.Rules, *r) })
-	return tolerate(f, err, "list", rulesResource, namespace,
-		"which rules hold Pods, and who holds their budgets")
+// from completes a source: the client that has the objects, and where in the facts they go.
+func from[T any, P interface {
+	*T
+	runtime.Object
+}, L runtime.Object](s source, client interface {
+	List(context.Context, metav1.ListOptions) (L, error)
+	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
+}, list func(*insight.Facts) *[]T) source {
+	s.example = P(new(T))
+	s.requests = &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.LabelSelector = s.selector
+			return client.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.LabelSelector = s.selector
+			return client.Watch(ctx, o)
+		},
+	}
+	s.into = func(f *insight.Facts, object any) {
+		if item, ok := object.(*T); ok {
+			*list(f) = append(*list(f), *item)
+		}
+	}
+	return s
 }
 
-func (s *session) readJobs(ctx context.Context, namespace string, f *insight.Facts) error {
-	err := each(ctx, metav1.ListOptions{}, s.suite.AppsV1alpha1().OperationJobs(namespace).List,
-		func(job *appsv1alpha1.OperationJob) { f.Jobs = append(f.Jobs, *job) })
-	return tolerate(f, err, "list", jobsResource, namespace, "which OperationJobs run, and what they wait for")
+// sources are those of a namespace, or of all ("").
+func (s *session) sources(namespace string) []source {
+	core, suite := s.kube.CoreV1(), s.suite.AppsV1alpha1()
+	return []source{
+		from(source{resource: podsResource, namespace: namespace, selector: managedPods}, core.Pods(namespace),
+			func(f *insight.Facts) *[]corev1.Pod { return &f.Pods }),
+		from(source{resource: setsResource, namespace: namespace,
+			unsaid: "what CollaSets want: replicas, revisions, paused, quotas"}, suite.CollaSets(namespace),
+			func(f *insight.Facts) *[]appsv1alpha1.CollaSet { return &f.CollaSets }),
+		from(source{resource: rulesResource, namespace: namespace,
+			unsaid: "which rules hold Pods, and who holds their budgets"}, suite.PodTransitionRules(namespace),
+			func(f *insight.Facts) *[]appsv1alpha1.PodTransitionRule { return &f.Rules }),
+		from(source{resource: jobsResource, namespace: namespace,
+			unsaid: "which OperationJobs run, and what they wait for"}, suite.OperationJobs(namespace),
+			func(f *insight.Facts) *[]appsv1alpha1.OperationJob { return &f.Jobs }),
+		from(source{resource: decorationsResource, namespace: namespace,
+			unsaid: "what PodDecorations want of Pods"}, suite.PodDecorations(namespace),
+			func(f *insight.Facts) *[]appsv1alpha1.PodDecoration { return &f.Decorations }),
+		from(source{resource: leasesResource, namespace: s.system,
+			unsaid: "which components of the suite run"}, s.kube.CoordinationV1().Leases(s.system),
+			func(f *insight.Facts) *[]coordinationv1.Lease { return &f.Leases }),
+	}
 }
 
-func (s *session) readDecorations(ctx context.Context, namespace string, f *insight.Facts) error {
-	err := each(ctx, metav1.ListOptions{}, s.suite.AppsV1alpha1().PodDecorations(namespace).List,
-		func(d *appsv1alpha1.PodDecoration) { f.Decorations = append(f.Decorations, *d) })
-	return tolerate(f, err, "list", decorationsResource, namespace, "what PodDecorations want of Pods")
+// reading reads a part of the facts of a namespace, or of all ("").
+type reading = func(ctx context.Context, namespace string, f *insight.Facts) error
+
+// read lists some resources. What may not or cannot be read is a gap.
+func (s *session) read(resources ...string) reading {
+	return func(ctx context.Context, namespace string, f *insight.Facts) error {
+		for _, one := range s.sources(namespace) {
+			if !slices.Contains(resources, one.resource) {
+				continue
+			}
+			err := each(ctx, metav1.ListOptions{}, one.requests.ListWithContextFunc,
+				func(o runtime.Object) { one.into(f, o) })
+			f.LeasesKnown = f.LeasesKnown || one.resource == leasesResource && err == nil
+			if err := tolerate(f, err, "list", one.resource, one.namespace, one.unsaid); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 }
 
 // readNamespaces reads what is frozen, and where deletions are not graceful.
@@ -137,13 +198,6 @@ func (s *session) readNamespaces(ctx context.Context, namespace string, f *insig
 		}
 	}
 	return nil
-}
-
-func (s *session) readLeases(ctx context.Context, _ string, f *insight.Facts) error {
-	err := each(ctx, metav1.ListOptions{}, s.kube.CoordinationV1().Leases(s.system).List,
-		func(l *coordinationv1.Lease) { f.Leases = append(f.Leases, *l) })
-	f.LeasesKnown = err == nil
-	return tolerate(f, err, "list", leasesResource, s.system, "which components of the suite run")
 }
 
 // readNodes reads the nodes that Pods point at.

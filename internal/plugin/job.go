@@ -165,7 +165,7 @@ func writeHowToGoOn(w io.Writer, job insight.Ref) {
 // jobControllerAway is the reason that no job goes on; nil if operationjob-controller runs, or that is not known.
 func (s *session) jobControllerAway(ctx context.Context) *insight.Reason {
 	f := insight.Facts{System: s.system}
-	if s.readLeases(ctx, "", &f) != nil {
+	if s.read(leasesResource)(ctx, "", &f) != nil {
 		return nil
 	}
 	f.Now = s.now()

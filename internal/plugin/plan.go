@@ -233,7 +233,7 @@ func (s *session) forecast(ctx context.Context, a applied) (*forecast, error) {
 		return f, err
 	}
 	facts := insight.Facts{Pods: m.pods}
-	if err := s.readRules(ctx, set.Namespace, &facts); err != nil {
+	if err := s.read(rulesResource)(ctx, set.Namespace, &facts); err != nil {
 		return f, err
 	}
 	f.Gaps = append(f.Gaps, facts.Gaps...)

@@ -72,11 +72,9 @@ func (s *session) forecastDecoration(ctx context.Context, a applied) (*decoratio
 		}
 	}
 	facts := insight.Facts{}
-	for _, read := range []func(context.Context, string, *insight.Facts) error{s.readSets, s.readRules,
-		s.readDecorations} {
-		if err := read(ctx, d.Namespace, &facts); err != nil {
-			return nil, err
-		}
+	read := s.read(setsResource, rulesResource, decorationsResource)
+	if err := read(ctx, d.Namespace, &facts); err != nil {
+		return nil, err
 	}
 	m := decorating{name: d.Name, policy: d.Spec.UpdateStrategy.PodUpdatePolicy,
 		sets:     map[string]appsv1alpha1.PodUpdatePolicy{},

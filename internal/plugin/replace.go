@@ -204,7 +204,7 @@ func (s *session) jobsOf(ctx context.Context, uids []types.UID) []string {
 	}
 	names := map[types.UID]string{}
 	f := insight.Facts{}
-	_ = s.readJobs(ctx, s.namespace, &f) // the UID says which job it is, too
+	_ = s.read(jobsResource)(ctx, s.namespace, &f) // the UID says which job it is, too
 	for i := range f.Jobs {
 		names[f.Jobs[i].UID] = f.Jobs[i].Name
 	}

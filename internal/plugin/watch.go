@@ -9,14 +9,8 @@ import (
 	"strings"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
-	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/insight"
 )
 
@@ -31,69 +25,16 @@ const (
 type live struct {
 	s         *session
 	namespace string
-	watched   []*watched
+	watched   []watched
 	gaps      []insight.Gap // about the kinds that are not watched, because they cannot be read
 	slow      insight.Facts // Namespaces and nodes, read again every refreshEvery
 	changed   chan struct{}
 }
 
-// watched is one kind that is watched.
+// watched is a kind that is watched.
 type watched struct {
-	resource string // as gaps name it
-	isQuiet  bool   // its changes are no reason to draw again
-	example  runtime.Object
-	requests *cache.ListWatch
-	into     func(*insight.Facts, []any)
-	store    cache.Store
-}
-
-// watching is a kind that goes into a list of the facts. The selector is one of labels, "" for all objects.
-func watching[T any, P interface {
-	*T
-	runtime.Object
-}, L runtime.Object](
-	resource, selector string, client interface {
-		List(context.Context, metav1.ListOptions) (L, error)
-		Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
-	}, list func(*insight.Facts) *[]T,
-) *watched {
-	return &watched{resource: resource, example: P(new(T)), requests: &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.LabelSelector = selector
-			return client.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.LabelSelector = selector
-			return client.Watch(ctx, o)
-		},
-	}, into: func(f *insight.Facts, objects []any) {
-		for _, o := range objects {
-			if item, ok := o.(*T); ok {
-				*list(f) = append(*list(f), *item)
-			}
-		}
-	}}
-}
-
-// kinds are those to watch.
-func (l *live) kinds() []*watched {
-	core, suite := l.s.kube.CoreV1(), l.s.suite.AppsV1alpha1()
-	leases := watching(leasesResource, "", l.s.kube.CoordinationV1().Leases(l.s.system),
-		func(f *insight.Facts) *[]coordinationv1.Lease { return &f.Leases })
-	leases.isQuiet = true // they are renewed all the time
-	return []*watched{
-		watching("pods", managedPods, core.Pods(l.namespace),
-			func(f *insight.Facts) *[]corev1.Pod { return &f.Pods }),
-		watching(setsResource, "", suite.CollaSets(l.namespace),
-			func(f *insight.Facts) *[]appsv1alpha1.CollaSet { return &f.CollaSets }),
-		watching(rulesResource, "", suite.PodTransitionRules(l.namespace),
-			func(f *insight.Facts) *[]appsv1alpha1.PodTransitionRule { return &f.Rules }),
-		watching(jobsResource, "", suite.OperationJobs(l.namespace),
-			func(f *insight.Facts) *[]appsv1alpha1.OperationJob { return &f.Jobs }),
-		watching(decorationsResource, "", suite.PodDecorations(l.namespace),
-			func(f *insight.Facts) *[]appsv1alpha1.PodDecoration { return &f.Decorations }),
-		leases,
-	}
+	source
+	store cache.Store
 }
 
 // start begins the watches and waits until each has been listed. Kinds that the first reading could not read, by its
@@ -106,21 +47,21 @@ func (l *live) start(ctx context.Context, gaps []insight.Gap) error {
 		default:
 		}
 	}
-	for _, w := range l.kinds() {
-		isItsGap := func(g insight.Gap) bool { return strings.HasPrefix(g.What, w.resource+" ") }
+	for _, from := range l.s.sources(l.namespace) {
+		isItsGap := func(g insight.Gap) bool { return strings.HasPrefix(g.What, from.resource+" ") }
 		if i := slices.IndexFunc(gaps, isItsGap); i >= 0 {
 			l.gaps = append(l.gaps, gaps[i])
 			continue
 		}
 		handler := cache.ResourceEventHandlerFuncs{AddFunc: wakeUp, UpdateFunc: func(_, now any) { wakeUp(now) },
 			DeleteFunc: wakeUp}
-		if w.isQuiet {
-			handler = cache.ResourceEventHandlerFuncs{}
+		if from.resource == leasesResource {
+			handler = cache.ResourceEventHandlerFuncs{} // they are renewed all the time
 		}
-		store, controller := cache.NewInformerWithOptions(cache.InformerOptions{ObjectType: w.example, Handler: handler,
-			ListerWatcher: cache.ToListWatcherWithWatchListSemantics(w.requests, l.s.kube)})
-		w.store = store
-		l.watched = append(l.watched, w)
+		store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+			ListerWatcher: cache.ToListWatcherWithWatchListSemantics(from.requests, l.s.kube),
+			ObjectType:    from.example, Handler: handler})
+		l.watched = append(l.watched, watched{from, store})
 		synced = append(synced, controller.HasSynced)
 		go controller.RunWithContext(ctx)
 	}
@@ -141,7 +82,9 @@ func (l *live) now() insight.Facts {
 	f := insight.Facts{Now: l.s.now(), System: l.s.system, Namespaces: l.slow.Namespaces,
 		NamespaceLabels: l.slow.NamespaceLabels, Nodes: l.slow.Nodes, Gaps: slices.Concat(l.slow.Gaps, l.gaps)}
 	for _, w := range l.watched {
-		w.into(&f, w.store.List())
+		for _, object := range w.store.List() {
+			w.into(&f, object)
+		}
 		f.LeasesKnown = f.LeasesKnown || w.resource == leasesResource
 	}
 	return f
