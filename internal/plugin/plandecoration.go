@@ -215,11 +215,7 @@ func (m *decorating) foretell(updated string) (ways map[way]int, fields []string
 		}
 		p.Name, p.Revision = expected.Pod.View.Name, has
 		ways[p.Way]++
-		for _, field := range p.Fields {
-			if !slices.Contains(fields, field) {
-				fields = append(fields, field)
-			}
-		}
+		fields = append(fields, p.Fields...)
 		switch p.Way {
 		case wayInPlace, wayRecreate, wayReplace:
 			p.Order = len(pods) + 1
@@ -229,7 +225,7 @@ func (m *decorating) foretell(updated string) (ways map[way]int, fields []string
 		}
 	}
 	slices.Sort(fields)
-	return ways, fields, append(pods, rest...)
+	return ways, slices.Compact(fields), append(pods, rest...)
 }
 
 // way is how one Pod gets what it is to have.
