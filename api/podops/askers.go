@@ -9,7 +9,7 @@ import (
 const (
 	// AskersSuffix, after the key of a mark such as collaset.kusionstack.io/to-replace, is the annotation that records
 	// who asked for the mark: names with commas between them. It is there only if one of them has a name.
-	// Written through Mark, Withdraw and Unmark.
+	// Written through Mark, Withdraw, ForgetAsker and Unmark.
 	AskersSuffix = "-askers"
 	// AskerOther stands for users and programs that know the mark only.
 	AskerOther = "other"
@@ -29,8 +29,7 @@ func Askers(v View, label string) []string {
 	if _, marked := v.Labels[label]; !marked {
 		return nil
 	}
-	askers := slices.DeleteFunc(strings.Split(v.Annotations[label+AskersSuffix], ","),
-		func(name string) bool { return name == "" })
+	askers := recorded(v, label)
 	if len(askers) == 0 {
 		return []string{AskerOther}
 	}
@@ -40,6 +39,16 @@ func Askers(v View, label string) []string {
 
 // MarkedBy reports whether the Pod has the mark and the asker is one of those who ask for it.
 func MarkedBy(v View, label, asker string) bool { return slices.Contains(Askers(v, label), asker) }
+
+// Recorded reports whether the record of a mark names the asker, whether or not the mark is there. Where it does and
+// MarkedBy is false, the mark was taken away, and the asker has been cancelled.
+func Recorded(v View, label, asker string) bool { return slices.Contains(recorded(v, label), asker) }
+
+// recorded returns the names in the record of a mark.
+func recorded(v View, label string) []string {
+	return slices.DeleteFunc(strings.Split(v.Annotations[label+AskersSuffix], ","),
+		func(name string) bool { return name == "" })
+}
 
 // Mark sets a mark, and records the asker beside those who asked before. A mark that is there keeps its value. It
 // changes nothing if the asker is recorded already. It returns an error if the name is empty or contains a comma. An
@@ -65,6 +74,19 @@ func Withdraw(v View, label, asker string) Change {
 		return Unmark(v, label)
 	}
 	return record(v, label, rest)
+}
+
+// ForgetAsker is Withdraw, except where the mark is gone: then it removes the asker alone from the record, by which the
+// others know that they were cancelled. It changes nothing if the asker is not recorded.
+func ForgetAsker(v View, label, asker string) Change {
+	switch {
+	case !Recorded(v, label, asker):
+		return Change{}
+	case MarkedBy(v, label, asker):
+		return Withdraw(v, label, asker)
+	default:
+		return record(v, label, slices.DeleteFunc(recorded(v, label), func(name string) bool { return name == asker }))
+	}
 }
 
 // Unmark removes the mark and its record: this cancels for all askers.

@@ -69,6 +69,30 @@ func TestWithdraw(t *testing.T) {
 	require.Equal(t, marked("", ""), podops.Withdraw(v, mark, podops.AskerOther).Apply(v))
 }
 
+func TestForgetAsker(t *testing.T) {
+	for name, test := range map[string]struct {
+		value, record         string
+		isRecorded            bool
+		wantValue, wantRecord string
+	}{
+		"the last":                          {"1", "job/a", true, "", ""},
+		"a user remains":                    {"1", "job/a,other", true, "1", ""},
+		"the mark is gone":                  {"", "job/a", true, "", ""},
+		"the mark is gone for others, too":  {"", "job/b,job/a", true, "", "job/b"},
+		"the mark of others is gone":        {"", "job/b,other", false, "", "job/b,other"},
+		"a record that a person edited":     {"", ",job/b,,job/a", true, "", "job/b"},
+		"no record":                         {"1", "", false, "1", ""},
+		"nothing is there":                  {"", "", false, "", ""},
+		"a name that begins as the other's": {"", "job/ab", false, "", "job/ab"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := marked(test.value, test.record)
+			require.Equal(t, test.isRecorded, podops.Recorded(v, mark, "job/a"))
+			require.Equal(t, marked(test.wantValue, test.wantRecord), podops.ForgetAsker(v, mark, "job/a").Apply(v))
+		})
+	}
+}
+
 // TestMarksGoWithTheirLastAsker lets users and programs do anything in any order, and keeps the books beside it.
 func TestMarksGoWithTheirLastAsker(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -199,10 +199,8 @@ type Node struct {
 // asked again for as long as the node is closed.
 func (p Policy) Follow(v podops.View, n Node) (podops.Change, error) {
 	const mark = appsv1alpha1.ToReplaceLabel
-	_, isMarked := v.Labels[mark]
 	asked := podops.MarkedBy(v, mark, podops.AskerDrain)
-	record := "," + v.Annotations[mark+podops.AskersSuffix] + ","
-	cancelled := !isMarked && strings.Contains(record, ","+podops.AskerDrain+",")
+	cancelled := !asked && podops.Recorded(v, mark, podops.AskerDrain)
 	evicted := podops.MarkedBy(v, mark, podops.AskerEviction)
 	_, isDeleted := v.Labels[appsv1alpha1.ToDeleteLabel]
 	switch {

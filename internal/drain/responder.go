@@ -2,7 +2,6 @@ package drain
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	lifecyclev1alpha1 "k8s.io/api/lifecycle/v1alpha1"
@@ -161,20 +160,17 @@ var marks = []string{appsv1alpha1.ToReplaceLabel, appsv1alpha1.ToDeleteLabel}
 // isCancelled reports whether a person has taken away a mark that was set for an EvictionRequest.
 func isCancelled(v podops.View) bool {
 	return slices.ContainsFunc(marks, func(mark string) bool {
-		_, isMarked := v.Labels[mark]
-		return !isMarked && isRecorded(v, mark, podops.AskerEvictionRequest)
+		return podops.Recorded(v, mark, podops.AskerEvictionRequest) &&
+			!podops.MarkedBy(v, mark, podops.AskerEvictionRequest)
 	})
-}
-
-// isRecorded reports whether the record of a mark names the asker, whether or not the mark is there.
-func isRecorded(v podops.View, mark, asker string) bool {
-	return slices.Contains(strings.Split(v.Annotations[mark+podops.AskersSuffix], ","), asker)
 }
 
 // IsRequested reports whether an EvictionRequest has asked for the Pod to leave and has not taken that back. It is also
 // true if a person has taken the mark away: the record is still there.
 func IsRequested(v podops.View) bool {
-	return slices.ContainsFunc(marks, func(mark string) bool { return isRecorded(v, mark, podops.AskerEvictionRequest) })
+	return slices.ContainsFunc(marks, func(mark string) bool {
+		return podops.Recorded(v, mark, podops.AskerEvictionRequest)
+	})
 }
 
 // Unrequest is the change by which no EvictionRequest asks for the Pod to leave any more. A mark that others asked for
@@ -185,30 +181,9 @@ func Unrequest(v podops.View) podops.Change {
 		return c // its marks say why it goes
 	}
 	for _, mark := range marks {
-		now := c.Apply(v)
-		_, isMarked := now.Labels[mark]
-		switch {
-		case !isRecorded(now, mark, podops.AskerEvictionRequest):
-		case isMarked:
-			c = c.Then(v, podops.Withdraw(now, mark, podops.AskerEvictionRequest))
-		default:
-			c = c.Then(v, forgotten(now, mark))
-		}
+		c = c.Then(v, podops.ForgetAsker(c.Apply(v), mark, podops.AskerEvictionRequest))
 	}
 	return c
-}
-
-// forgotten takes our name out of the record of a mark that a person has taken away. The others have theirs there to
-// know that they were cancelled.
-func forgotten(v podops.View, mark string) podops.Change {
-	key := mark + podops.AskersSuffix
-	rest := slices.DeleteFunc(strings.Split(v.Annotations[key], ","),
-		func(asker string) bool { return asker == podops.AskerEvictionRequest })
-	var value *string
-	if len(rest) > 0 {
-		value = new(strings.Join(rest, ","))
-	}
-	return podops.Change{Annotations: map[string]*string{key: value}}
 }
 
 // Change is the change by which an EvictionRequest asks for the Pod to leave, as an eviction would: zero if the Pod is

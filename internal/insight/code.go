@@ -100,15 +100,10 @@ const (
 	CodeTargetUnderWay Code = "TargetUnderWay"
 )
 
-// waitCode is the code of a wait of the Pod protocol.
-func waitCode(r podops.WaitReason) Code { return Code(r) }
-
 const (
 	codeFrozen          = Code(podops.WaitFrozen)
 	codeLifecycle       = Code(podops.WaitLifecycle)
-	codeStayOffline     = Code(podops.WaitStayOffline)
 	codeOperatorAtWork  = Code(podops.WaitOperator)
-	codeOperationType   = Code(podops.WaitOperationType)
 	codeOtherOperation  = Code(podops.WaitOther)
 	codeBlockedByRule   = Code(podops.WaitRule)
 	codeWaitingForReady = Code(podops.WaitReady)

@@ -145,21 +145,20 @@ func toBegin(due []string) []Reason {
 			"nothing holds it back"}}
 }
 
-// WhyDecoration says why Pods do not have what a PodDecoration wants. False: the facts have no such PodDecoration.
-func WhyDecoration(f Facts, namespace, name string, events []corev1.Event) (Answer, bool) {
-	x := newIndex(&f)
-	d := x.byName[types.NamespacedName{Namespace: namespace, Name: name}]
+// whyDecoration says why Pods do not have what a PodDecoration wants.
+func (x *index) whyDecoration(ref Ref, events []corev1.Event) (Answer, bool) {
+	d := x.byName[types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}]
 	if d == nil {
 		return Answer{}, false
 	}
 	var pods []Pod
 	for i := range x.Pods {
 		pod := &x.Pods[i]
-		if pod.Namespace != namespace {
+		if pod.Namespace != ref.Namespace {
 			continue
 		}
-		_, has := pod.Labels[appsv1alpha1.PodDecorationLabelPrefix+name]
-		isDue := slices.Contains(dueDecorations(pod), name)
+		_, has := pod.Labels[appsv1alpha1.PodDecorationLabelPrefix+ref.Name]
+		isDue := slices.Contains(dueDecorations(pod), ref.Name)
 		if !has && !isDue {
 			continue
 		}
@@ -170,8 +169,8 @@ func WhyDecoration(f Facts, namespace, name string, events []corev1.Event) (Answ
 		}
 	}
 	described := x.decoration(d)
-	a := Answer{ObservedAt: f.Now.UTC(), Subject: *refOfDecoration(d), Decoration: &described, Stuck: stuck(pods),
-		Events: warnings(events), Gaps: f.Gaps}
+	a := Answer{ObservedAt: x.Now.UTC(), Subject: ref, Decoration: &described, Stuck: stuck(pods),
+		Events: warnings(events), Gaps: x.Gaps}
 	a.Reasons, described.Reasons = described.Reasons, nil
 	for _, s := range a.Stuck {
 		if s.Example.On == nil || *s.Example.On != a.Subject { // else it is its own blocker
@@ -180,7 +179,7 @@ func WhyDecoration(f Facts, namespace, name string, events []corev1.Event) (Answ
 	}
 	a.Reasons = byDepth(once(a.Reasons))
 	x.nameHolders(a.Reasons, "")
-	a.conclude("PodDecoration " + name + ": " + described.Progress())
+	a.conclude("PodDecoration " + ref.Name + ": " + described.Progress())
 	return a, true
 }
 

@@ -184,7 +184,7 @@ func budgetRefuses(b *policyv1.PodDisruptionBudget, pod *corev1.Pod, v podops.Vi
 	}
 	owner := metav1.GetControllerOf(b)
 	always := b.Spec.UnhealthyPodEvictionPolicy != nil && *b.Spec.UnhealthyPodEvictionPolicy == policyv1.AlwaysAllow
-	if managed && owner != nil && owner.Kind == ruleKind ||
+	if managed && owner != nil && owner.Kind == appsv1alpha1.PodTransitionRuleKind ||
 		!v.Ready && (always || b.Status.CurrentHealthy >= b.Status.DesiredHealthy) {
 		return nil
 	}
@@ -201,9 +201,7 @@ func (x *index) gracefully(pod *corev1.Pod, v podops.View) (held, waits []Reason
 	if f := x.freezeOf(pod.Namespace); f != nil {
 		held = append(held, f.reason(x.Now))
 	}
-	if r := x.missing(LifecycleController); r != nil {
-		held = append(held, *r)
-	}
+	held = append(held, x.alone(LifecycleController)...)
 	bears := false
 	for i, compiled := range x.rules[pod.Namespace] {
 		if !compiled.BearsOn(v, appsv1alpha1.StagePreCheck) {
@@ -213,8 +211,8 @@ func (x *index) gracefully(pod *corev1.Pod, v podops.View) (held, waits []Reason
 		ruleHeld, ruleWaits := ruleBefore(x.sources[pod.Namespace][i], pod, v)
 		held, waits = append(held, ruleHeld...), append(waits, ruleWaits...)
 	}
-	if r := x.missing(PodTransitionController); r != nil && bears {
-		held = append(held, *r)
+	if bears {
+		held = append(held, x.alone(PodTransitionController)...)
 	}
 	if protected := podops.ProtectionFinalizers(v.Finalizers); len(protected) > 0 {
 		if r := x.missing(ResourceConsistController); r != nil {

@@ -124,18 +124,7 @@ func TestWhyNamesTheTrueBlocker(t *testing.T) {
 		t.Run(situation, func(t *testing.T) {
 			facts := load(t, situation)
 			tc.subject.Namespace = "shop"
-			var answer insight.Answer
-			var found bool
-			switch tc.subject.Kind {
-			case "Pod":
-				answer, found = insight.WhyPod(facts, "shop", tc.subject.Name, nil)
-			case "OperationJob":
-				answer, found = insight.WhyJob(facts, "shop", tc.subject.Name, nil)
-			case "PodDecoration":
-				answer, found = insight.WhyDecoration(facts, "shop", tc.subject.Name, nil)
-			default:
-				answer, found = insight.WhyWorkload(facts, tc.subject, nil)
-			}
+			answer, found := insight.Why(facts, tc.subject, nil)
 			require.True(t, found)
 			got := insight.Code("")
 			if answer.Blocker != nil {
@@ -164,7 +153,7 @@ func TestABlockerOfOthersIsNotAPods(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			facts := load(t, "decoration-pod")
 			facts.Decorations[0].Status.Blockers = tc.blockers
-			answer, found := insight.WhyPod(facts, "shop", "guest-b", nil)
+			answer, found := insight.Why(facts, podRef("guest-b"), nil)
 			require.True(t, found)
 			require.Equal(t, tc.want, answer.Blocker.Code)
 		})
@@ -177,7 +166,8 @@ func TestWhatAllWaitForIsNamedOnce(t *testing.T) {
 	set := &facts.CollaSets[0]
 	set.Status.UpdatedRevision, set.Status.Conditions[0].Status = "web-9", metav1.ConditionFalse
 	set.Status.Blockers = []appsv1alpha1.Blocker{{Reason: "MaxUnavailable", Message: "Pod web-a: enough are", Count: 2}}
-	answer, found := insight.WhyCollaSet(facts, set.Namespace, set.Name, nil)
+	answer, found := insight.Why(facts,
+		insight.Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: set.Namespace, Name: set.Name}, nil)
 	require.True(t, found)
 	require.Contains(t, codes(answer.Stuck), insight.Code("MaxUnavailable"), "Pods wait for it")
 	count := 0
@@ -188,6 +178,9 @@ func TestWhatAllWaitForIsNamedOnce(t *testing.T) {
 	}
 	require.Equal(t, 1, count, "%v", answer.Reasons)
 }
+
+// podRef names a Pod of namespace shop.
+func podRef(name string) insight.Ref { return insight.Ref{Kind: "Pod", Namespace: "shop", Name: name} }
 
 func codes(stuck []insight.Stuck) (all []insight.Code) {
 	for _, s := range stuck {
@@ -203,7 +196,8 @@ func TestWhatIsReportedBesideReady(t *testing.T) {
 	status := &facts.Decorations[0].Status
 	status.Conditions[0].Status, status.Blockers = metav1.ConditionTrue, []appsv1alpha1.Blocker{
 		{Reason: "NotManaged", Message: "Pod other: restart it", Count: 3}}
-	answer, found := insight.WhyDecoration(facts, "shop", "proxy", nil)
+	answer, found := insight.Why(facts,
+		insight.Ref{Kind: appsv1alpha1.PodDecorationKind, Namespace: "shop", Name: "proxy"}, nil)
 	require.True(t, found)
 	require.Equal(t, insight.Code("NotManaged"), answer.Blocker.Code)
 	require.Contains(t, answer.Blocker.Message, "(3 Pods)")
@@ -215,7 +209,7 @@ func TestADeletionIsNamed(t *testing.T) {
 	set := appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web",
 		DeletionTimestamp: &metav1.Time{Time: noon}}}
 	set.Status.Blockers = []appsv1alpha1.Blocker{{Reason: "SomeCause", Message: "a Pod cannot go"}}
-	answer, found := insight.WhyWorkload(insight.Facts{Now: noon, CollaSets: []appsv1alpha1.CollaSet{set}},
+	answer, found := insight.Why(insight.Facts{Now: noon, CollaSets: []appsv1alpha1.CollaSet{set}},
 		insight.Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: "shop", Name: "web"}, nil)
 	require.True(t, found)
 	require.Equal(t, insight.Code("SomeCause"), answer.Blocker.Code)
@@ -225,7 +219,7 @@ func TestADeletionIsNamed(t *testing.T) {
 func TestARuleThatLetsNoneGo(t *testing.T) {
 	facts := load(t, "rule")
 	next := func() string {
-		answer, found := insight.WhyPod(facts, "shop", "web-a", nil)
+		answer, found := insight.Why(facts, podRef("web-a"), nil)
 		require.True(t, found)
 		require.Equal(t, insight.CodeBudgetSpent, answer.Blocker.Code)
 		return answer.Blocker.Next

@@ -90,9 +90,7 @@ func (x *index) jobReasons(job *appsv1alpha1.OperationJob, targets []Target) []R
 		return append(found, Reason{Code: CodeNotObserved,
 			Message: OperationJobController + " has not recorded the job's targets", Next: "it does so by itself"})
 	}
-	if c := stalled(job); c != nil {
-		found = append(found, Reason{Code: Code(c.Reason), Message: c.Message, Since: timeOf(c.LastTransitionTime.Time)})
-	}
+	found = append(found, stalled(job)...)
 	found = append(found, summed(targets, func(t *Target) *Reason { return t.blocker() })...)
 	return byDepth(append(found, notStarted(job)...))
 }
@@ -111,20 +109,20 @@ func summed(targets []Target, of func(*Target) *Reason) []Reason {
 	return reasons
 }
 
-// stalled is the condition of a job that cannot go on; nil if it can.
-func stalled(job *appsv1alpha1.OperationJob) *metav1.Condition {
+// stalled is why a job cannot go on; nil if it can.
+func stalled(job *appsv1alpha1.OperationJob) []Reason {
 	c := meta.FindStatusCondition(job.Status.Conditions, appsv1alpha1.OperationJobStalled)
 	if c == nil || c.Status != metav1.ConditionTrue {
 		return nil
 	}
-	return c
+	return []Reason{{Code: Code(c.Reason), Message: c.Message, Since: timeOf(c.LastTransitionTime.Time)}}
 }
 
 // failures are why a job that has ended failed; nil if it succeeded.
 func failures(job *appsv1alpha1.OperationJob, targets []Target) []Reason {
 	var found []Reason
-	if c := stalled(job); c != nil && job.Status.FailedPodCount == 0 {
-		found = append(found, Reason{Code: Code(c.Reason), Message: c.Message, Since: timeOf(c.LastTransitionTime.Time)})
+	if job.Status.FailedPodCount == 0 {
+		found = stalled(job)
 	}
 	return append(found, summed(targets, func(t *Target) *Reason { return t.Error })...)
 }
@@ -148,7 +146,7 @@ func notStarted(job *appsv1alpha1.OperationJob) []Reason {
 	if policy != nil && policy.MaxFailedTargets != nil && failed > int(*policy.MaxFailedTargets) {
 		return []Reason{{
 			Code: CodeFailurePolicy, On: refOfJob(job), Message: fmt.Sprintf("%s failed, more than "+
-				"spec.failurePolicy.maxFailedTargets allows: no other one starts", targetsText(failed)),
+				"spec.failurePolicy.maxFailedTargets allows: no other one starts", Plural(failed, "target")),
 			Next: "see why they failed; then create a job for the others",
 		}}
 	}
@@ -160,23 +158,16 @@ func notStarted(job *appsv1alpha1.OperationJob) []Reason {
 	if mayStart > 0 && job.Spec.Parallelism != nil { // without it they start at once
 		found = append(found, Reason{Code: CodeQueued, On: refOfJob(job), Next: "they start by themselves",
 			Message: fmt.Sprintf("%s not started yet: at most %s are under way at the same time (spec.parallelism)",
-				targetsText(mayStart), job.Spec.Parallelism.String())})
+				Plural(mayStart, "target"), job.Spec.Parallelism.String())})
 	}
 	if held := pending - mayStart; held > 0 {
 		found = append(found, Reason{
 			Code: CodeHeldByPartition, On: refOfJob(job), Message: fmt.Sprintf("%s held: spec.partition is %d",
-				targetsText(held), *job.Spec.Partition),
+				Plural(held, "target"), *job.Spec.Partition),
 			Next: "raise or remove it to go on: kubectl -n " + job.Namespace + " edit operationjob " + job.Name,
 		})
 	}
 	return found
-}
-
-func targetsText(n int) string {
-	if n == 1 {
-		return "1 target"
-	}
-	return fmt.Sprintf("%d targets", n)
 }
 
 // targets are those of a job that have something to tell: they are under way, have failed, or were re-created instead
@@ -339,19 +330,15 @@ func (x *index) marks(v podops.View) []Mark {
 	return found
 }
 
-// WhyJob says what a job waits for, or why it failed. False: the facts have no such job.
-func WhyJob(f Facts, namespace, name string, events []corev1.Event) (Answer, bool) {
-	x := newIndex(&f)
-	at := slices.IndexFunc(f.Jobs, func(j appsv1alpha1.OperationJob) bool {
-		return j.Namespace == namespace && j.Name == name
-	})
+func (x *index) whyJob(ref Ref, events []corev1.Event) (Answer, bool) {
+	at := slices.IndexFunc(x.Jobs, func(j appsv1alpha1.OperationJob) bool { return *refOfJob(&j) == ref })
 	if at < 0 {
 		return Answer{}, false
 	}
-	job := &f.Jobs[at]
+	job := &x.Jobs[at]
 	targets := x.targets(job)
 	described := x.job(job, targets)
-	a := Answer{ObservedAt: f.Now.UTC(), Subject: *refOfJob(job), Job: &described, Events: warnings(events), Gaps: f.Gaps}
+	a := Answer{ObservedAt: x.Now.UTC(), Subject: ref, Job: &described, Events: warnings(events), Gaps: x.Gaps}
 	a.Reasons, described.Reasons, described.Targets = described.Reasons, nil, targets
 	x.nameHolders(a.Reasons, "")
 	a.conclude(jobSummary(described))

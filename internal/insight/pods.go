@@ -129,7 +129,7 @@ func (x *index) podWithout(pod *corev1.Pod) Pod {
 
 // behind is the wait with what is found behind it, that first.
 func (x *index) behind(pod *corev1.Pod, v podops.View, w podops.Wait) []Reason {
-	last := Reason{Code: waitCode(w.Reason), Message: w.Message, Since: timeOf(w.Since)}
+	last := Reason{Code: Code(w.Reason), Message: w.Message, Since: timeOf(w.Since)}
 	var found []Reason
 	switch w.Reason {
 	case podops.WaitOperationType:
@@ -153,9 +153,7 @@ func (x *index) behind(pod *corev1.Pod, v podops.View, w podops.Wait) []Reason {
 	case podops.WaitExpected:
 		found = x.unjoined(pod, v)
 	case podops.WaitLifecycle:
-		if r := x.missing(LifecycleController); r != nil {
-			found = []Reason{*r}
-		}
+		found = x.alone(LifecycleController)
 		last.Next = "it goes on by itself; if it does not, see whether " + LifecycleController +
 			" runs: kubectl kuperator doctor"
 	case podops.WaitStayOffline:
@@ -175,9 +173,8 @@ func (x *index) behind(pod *corev1.Pod, v podops.View, w podops.Wait) []Reason {
 		}
 	}
 	// The component that takes the next step must run, whatever else is missing.
-	if r := x.missing(LifecycleController); r != nil && w.Reason != podops.WaitLifecycle &&
-		w.Reason != podops.WaitOperator {
-		found = append(found, *r)
+	if w.Reason != podops.WaitLifecycle && w.Reason != podops.WaitOperator {
+		found = append(found, x.alone(LifecycleController)...)
 	}
 	return append(found, last)
 }

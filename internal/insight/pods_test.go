@@ -38,8 +38,8 @@ func TestWhyNamesTheMissingFinalizer(t *testing.T) {
 				require.NoError(t, err)
 				pod.Labels = change.Apply(podops.Read(&pod)).Labels
 			}
-			answer, found := insight.WhyPod(insight.Facts{Now: ready.Add(2 * time.Hour), Pods: []corev1.Pod{pod}}, "shop",
-				"web-a", nil)
+			answer, found := insight.Why(insight.Facts{Now: ready.Add(2 * time.Hour), Pods: []corev1.Pod{pod}},
+				podRef("web-a"), nil)
 			require.True(t, found)
 			require.NotNil(t, answer.Blocker)
 			assert.Equal(t, insight.CodeCooperatorMissing, answer.Blocker.Code)
@@ -66,7 +66,7 @@ func TestWhyNamesWhoRefusesADeletion(t *testing.T) {
 		if serves {
 			pod.Labels[podops.ServiceAvailableLabel] = "1"
 		}
-		answer, found := insight.WhyPod(insight.Facts{Pods: []corev1.Pod{pod}}, "shop", "web-a", nil)
+		answer, found := insight.Why(insight.Facts{Pods: []corev1.Pod{pod}}, podRef("web-a"), nil)
 		require.True(t, found)
 		assert.Empty(t, answer.Pod.Operations)
 		if serves {
@@ -81,7 +81,7 @@ func TestWhyNamesWhoRefusesADeletion(t *testing.T) {
 		assert.Nil(t, last.Since)
 
 		delete(pod.Labels, "collaset.kusionstack.io/to-delete")
-		answer, _ = insight.WhyPod(insight.Facts{Pods: []corev1.Pod{pod}}, "shop", "web-a", nil)
+		answer, _ = insight.Why(insight.Facts{Pods: []corev1.Pod{pod}}, podRef("web-a"), nil)
 		for _, r := range answer.Reasons {
 			assert.NotEqual(t, last.Code, r.Code, "it is not to be deleted")
 		}

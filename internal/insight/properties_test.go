@@ -66,7 +66,7 @@ func TestAnyPodIsExplained(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		facts := base
 		facts.Pods = []corev1.Pod{somePod(t, 0)}
-		answer, found := insight.WhyPod(facts, "shop", "web-0", nil)
+		answer, found := insight.Why(facts, podRef("web-0"), nil)
 		if !found {
 			t.Fatal("the Pod is there")
 		}

@@ -135,11 +135,14 @@ func keptText(set *appsv1alpha1.CollaSet) string {
 	return ""
 }
 
-func podsText(n int32) string {
+func podsText(n int32) string { return Plural(int(n), "Pod") }
+
+// Plural is a number of things, of which one is the word for a single one.
+func Plural(n int, one string) string {
 	if n == 1 {
-		return "1 Pod"
+		return "1 " + one
 	}
-	return fmt.Sprintf("%d Pods", n)
+	return fmt.Sprintf("%d %ss", n, one)
 }
 
 func isByLabel(set *appsv1alpha1.CollaSet) bool {

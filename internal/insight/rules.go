@@ -1,6 +1,7 @@
 package insight
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,10 +16,8 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 )
 
-const ruleKind = "PodTransitionRule"
-
 func refOf(r *appsv1alpha1.PodTransitionRule) *Ref {
-	return &Ref{Kind: ruleKind, Namespace: r.Namespace, Name: r.Name}
+	return &Ref{Kind: appsv1alpha1.PodTransitionRuleKind, Namespace: r.Namespace, Name: r.Name}
 }
 
 // behindRules is what keeps an operation at a stage in the statuses of the rules that have not granted it.
@@ -255,22 +254,11 @@ func policyBounds(p *appsv1alpha1.AvailableRule) []string {
 
 // disrupted is a bound on domains of a kind in words. Nil is 1, as in the API.
 func disrupted(most *int32, kind, keys string) string {
-	n := ptr.Deref(most, 1)
-	if n != 1 {
-		kind += "s"
-	}
-	return fmt.Sprintf("at most %d %s of %s disrupted", n, kind, keys)
+	return fmt.Sprintf("at most %s of %s disrupted", Plural(int(ptr.Deref(most, 1)), kind), keys)
 }
 
 func expText(f *appsv1alpha1.ExpFunc) string {
-	coeff, pow := f.Coeff, f.Pow
-	if coeff == "" {
-		coeff = "1"
-	}
-	if pow == "" {
-		pow = "1"
-	}
-	return coeff + "×desired^" + pow
+	return cmp.Or(f.Coeff, "1") + "×desired^" + cmp.Or(f.Pow, "1")
 }
 
 // budget is a rule with who holds it.
@@ -350,7 +338,7 @@ func operationsText(operations []appsv1alpha1.GrantedOperation) string {
 
 // ruleOf is the rule that a reason is about, by its place in x.rules; -1 if it is about none.
 func (x *index) ruleOf(reason Reason) int {
-	if reason.On == nil || reason.On.Kind != ruleKind {
+	if reason.On == nil || reason.On.Kind != appsv1alpha1.PodTransitionRuleKind {
 		return -1
 	}
 	return slices.IndexFunc(x.sources[reason.On.Namespace],

@@ -15,39 +15,36 @@ import (
 // maxNamed bounds the Pods that a Stuck names.
 const maxNamed = 10
 
-// WhyPod says why a Pod is not where it should be. False: the facts have no such Pod.
-func WhyPod(f Facts, namespace, name string, events []corev1.Event) (Answer, bool) {
+// Why says what an object waits for, or why it is not where it should be: a Pod, an OperationJob, a PodDecoration, a
+// CollaSet, or a workload of another kind that has Pods under the lifecycle. Of a job that has ended it says why it
+// failed. events are about the object. False: the facts have no such object.
+func Why(f Facts, ref Ref, events []corev1.Event) (Answer, bool) {
 	x := newIndex(&f)
-	pod := x.pods[types.NamespacedName{Namespace: namespace, Name: name}]
+	switch ref.Kind {
+	case "Pod":
+		return x.whyPod(ref, events)
+	case appsv1alpha1.OperationJobKind:
+		return x.whyJob(ref, events)
+	case appsv1alpha1.PodDecorationKind:
+		return x.whyDecoration(ref, events)
+	}
+	return x.whyWorkload(ref, events)
+}
+
+func (x *index) whyPod(ref Ref, events []corev1.Event) (Answer, bool) {
+	pod := x.pods[types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}]
 	if pod == nil {
 		return Answer{}, false
 	}
 	p := x.pod(pod)
-	a := Answer{
-		ObservedAt: f.Now.UTC(), Subject: Ref{Kind: "Pod", Namespace: namespace, Name: name},
-		Pod: &p, Reasons: p.all(), Events: warnings(events), Gaps: f.Gaps,
-	}
+	a := Answer{ObservedAt: x.Now.UTC(), Subject: ref, Pod: &p, Reasons: p.all(), Events: warnings(events), Gaps: x.Gaps}
 	// A workload that is not at its spec may explain a Pod that is.
 	if set := x.setOf(pod); set != nil && len(a.Reasons) == 0 && set.Spec.Paused {
 		a.Reasons = append(a.Reasons, paused(set))
 	}
-	x.nameHolders(a.Reasons, name)
+	x.nameHolders(a.Reasons, ref.Name)
 	a.conclude(podSummary(p))
 	return a, true
-}
-
-// WhyCollaSet says why a CollaSet is not where it should be. False: the facts have no such CollaSet.
-func WhyCollaSet(f Facts, namespace, name string, events []corev1.Event) (Answer, bool) {
-	x := newIndex(&f)
-	if x.sets[types.NamespacedName{Namespace: namespace, Name: name}] == nil {
-		return Answer{}, false
-	}
-	return x.whyWorkload(Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: namespace, Name: name}, events)
-}
-
-// WhyWorkload is WhyCollaSet for a workload of any kind that has Pods under the lifecycle.
-func WhyWorkload(f Facts, ref Ref, events []corev1.Event) (Answer, bool) {
-	return newIndex(&f).whyWorkload(ref, events)
 }
 
 func (x *index) whyWorkload(ref Ref, events []corev1.Event) (Answer, bool) {
@@ -172,10 +169,7 @@ func podSummary(p Pod) string {
 }
 
 func workloadSummary(w Workload, pods int) string {
-	text := fmt.Sprintf("%s %s: %d Pods", w.Kind, w.Name, pods)
-	if pods == 1 {
-		text = fmt.Sprintf("%s %s: 1 Pod", w.Kind, w.Name)
-	}
+	text := fmt.Sprintf("%s %s: %s", w.Kind, w.Name, Plural(pods, "Pod"))
 	if w.Desired != nil {
 		text = fmt.Sprintf("%s %s: %d of %d Pods", w.Kind, w.Name, pods, *w.Desired)
 	}

@@ -20,14 +20,8 @@ func refOfSet(set *appsv1alpha1.CollaSet) *Ref {
 
 // ofSet is what keeps a CollaSet from its spec, the blocker first. Reasons come from its conditions and blockers.
 func (x *index) ofSet(set *appsv1alpha1.CollaSet) []Reason {
-	var found []Reason
-	if r := x.missing(CollaSetController); r != nil {
-		found = append(found, *r)
-	}
-	found = append(found, notObserved(CollaSetController, set.Status.ObservedGeneration, set.Generation)...)
-	if r := refusedCreation(set); r != nil {
-		found = append(found, *r)
-	}
+	found := slices.Concat(x.alone(CollaSetController),
+		notObserved(CollaSetController, set.Status.ObservedGeneration, set.Generation), refusedCreation(set))
 	ready := meta.FindStatusCondition(set.Status.Conditions, appsv1alpha1.CollaSetReady)
 	if ready != nil && ready.Status == metav1.ConditionTrue && len(found) == 0 {
 		if set.Spec.Paused {
@@ -99,13 +93,12 @@ func notObserved(controller string, observed, generation int64) []Reason {
 }
 
 // refusedCreation is the reason that the API server refuses the CollaSet's Pods; nil if it does not.
-func refusedCreation(set *appsv1alpha1.CollaSet) *Reason {
+func refusedCreation(set *appsv1alpha1.CollaSet) []Reason {
 	c := meta.FindStatusCondition(set.Status.Conditions, appsv1alpha1.CollaSetScale)
 	if c == nil || c.Status != metav1.ConditionFalse || c.Reason != string(appsv1alpha1.ReasonScaleOutFailed) {
 		return nil
 	}
-	r := refused(CodeCreationRefused, *c)
-	return &r
+	return []Reason{refused(CodeCreationRefused, *c)}
 }
 
 // refused is an answer of the API server that a condition keeps.
@@ -174,10 +167,7 @@ func (x *index) notUpdated(set *appsv1alpha1.CollaSet, pod *corev1.Pod, due []st
 	if isUpdated && len(due) == 0 {
 		return nil
 	}
-	var found []Reason
-	if r := x.missing(CollaSetController); r != nil {
-		found = append(found, *r)
-	}
+	found := x.alone(CollaSetController)
 	if set.Spec.Paused {
 		found = append(found, paused(set))
 	}

@@ -5,13 +5,25 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
 // maxCompletions bounds what completion offers: more is of no help.
 const maxCompletions = 500
+
+// completable are the resources whose names are offered, by kind.
+var completable = map[string]schema.GroupVersionResource{
+	"Node":                         corev1.SchemeGroupVersion.WithResource("nodes"),
+	"Pod":                          corev1.SchemeGroupVersion.WithResource("pods"),
+	appsv1alpha1.CollaSetKind:      appsv1alpha1.SchemeGroupVersion.WithResource("collasets"),
+	appsv1alpha1.OperationJobKind:  appsv1alpha1.SchemeGroupVersion.WithResource("operationjobs"),
+	appsv1alpha1.PodDecorationKind: appsv1alpha1.SchemeGroupVersion.WithResource("poddecorations"),
+}
 
 type completion = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective)
 
@@ -25,49 +37,24 @@ func (p *plugin) completeNames(kinds ...string) completion {
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
-		limited := metav1.ListOptions{Limit: maxCompletions}
 		var names []string
 		for _, kind := range kinds {
-			prefix := strings.ToLower(kind) + "/"
+			prefix, options := strings.ToLower(kind)+"/", metav1.ListOptions{Limit: maxCompletions}
 			if len(kinds) > 1 && !strings.HasPrefix(toComplete, prefix) {
 				names = append(names, prefix)
 				continue
 			}
+			resource := s.dynamic.Resource(completable[kind])
+			var objects dynamic.ResourceInterface = resource.Namespace(s.namespace)
 			switch kind {
 			case "Pod":
-				limited.LabelSelector = managedPods
-				if pods, err := s.kube.CoreV1().Pods(s.namespace).List(cmd.Context(), limited); err == nil {
-					for i := range pods.Items {
-						names = append(names, prefix+pods.Items[i].Name)
-					}
-				}
-			case appsv1alpha1.CollaSetKind:
-				if sets, err := s.suite.AppsV1alpha1().CollaSets(s.namespace).List(cmd.Context(),
-					metav1.ListOptions{Limit: maxCompletions}); err == nil {
-					for i := range sets.Items {
-						names = append(names, prefix+sets.Items[i].Name)
-					}
-				}
-			case appsv1alpha1.OperationJobKind:
-				if jobs, err := s.suite.AppsV1alpha1().OperationJobs(s.namespace).List(cmd.Context(),
-					metav1.ListOptions{Limit: maxCompletions}); err == nil {
-					for i := range jobs.Items {
-						names = append(names, prefix+jobs.Items[i].Name)
-					}
-				}
-			case appsv1alpha1.PodDecorationKind:
-				if decorations, err := s.suite.AppsV1alpha1().PodDecorations(s.namespace).List(cmd.Context(),
-					metav1.ListOptions{Limit: maxCompletions}); err == nil {
-					for i := range decorations.Items {
-						names = append(names, prefix+decorations.Items[i].Name)
-					}
-				}
+				options.LabelSelector = managedPods
 			case "Node":
-				if nodes, err := s.kube.CoreV1().Nodes().List(cmd.Context(),
-					metav1.ListOptions{Limit: maxCompletions}); err == nil {
-					for i := range nodes.Items {
-						names = append(names, nodes.Items[i].Name)
-					}
+				objects, prefix = resource, ""
+			}
+			if list, err := objects.List(cmd.Context(), options); err == nil {
+				for i := range list.Items {
+					names = append(names, prefix+list.Items[i].GetName())
 				}
 			}
 		}

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/pem"
@@ -18,7 +19,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -44,10 +44,7 @@ What you may not read is listed, and does not count as a problem. The exit code 
 		Example: "  kubectl kuperator doctor\n  kubectl kuperator doctor -o json",
 		Args:    cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := p.checkOutput(); err != nil {
-				return err
-			}
-			s, err := p.connect()
+			s, err := p.sessionFor(dryRunNone)
 			if err != nil {
 				return err
 			}
@@ -70,7 +67,7 @@ func writeDiagnosis(w io.Writer, d insight.Diagnosis) {
 			fmt.Fprintf(w, "         next: %s\n", f.Next)
 		}
 	}
-	fmt.Fprintf(w, "%s, %s\n", plural(d.Problems, "problem"), plural(d.Warnings, "warning"))
+	fmt.Fprintf(w, "%s, %s\n", insight.Plural(d.Problems, "problem"), insight.Plural(d.Warnings, "warning"))
 }
 
 // diagnose makes every check. One that cannot be made is a finding as well.
@@ -196,14 +193,12 @@ func (s *session) checkDeployments(ctx context.Context, d *insight.Diagnosis) {
 	const check = "Deployments"
 	images := map[string][]string{}
 	found := 0
-	err := each(ctx, metav1.ListOptions{LabelSelector: partOfSuite},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return s.kube.AppsV1().Deployments(s.system).List(ctx, o)
-		}, func(deployment *appsv1.Deployment) {
+	err := each(ctx, metav1.ListOptions{LabelSelector: partOfSuite}, s.kube.AppsV1().Deployments(s.system).List,
+		func(deployment *appsv1.Deployment) {
 			found++
 			for _, c := range deployment.Spec.Template.Spec.Containers {
-				tag := c.Image[strings.LastIndex(c.Image, ":")+1:]
-				images[tag] = append(images[tag], deployment.Name)
+				version := imageVersion(deployment, c.Image)
+				images[version] = append(images[version], deployment.Name)
 			}
 			wanted := ptr.Deref(deployment.Spec.Replicas, 1)
 			if ready := deployment.Status.ReadyReplicas; ready < wanted {
@@ -223,9 +218,9 @@ func (s *session) checkDeployments(ctx context.Context, d *insight.Diagnosis) {
 		d.Add(insight.LevelWarning, "versions", fmt.Sprintf("components differ: %v", images),
 			"fine during an upgrade; else install one version")
 	} else if found > 0 {
-		for tag := range images {
-			d.Add(insight.LevelOK, "versions",
-				fmt.Sprintf("%d Deployments of %s; this is %s %s", found, tag, name, buildVersion()), "")
+		for version := range images {
+			d.Add(insight.LevelOK, "versions", fmt.Sprintf("%d Deployments of %s; this is %s %s", found,
+				cmp.Or(version, "unknown version"), name, buildVersion()), "")
 		}
 	}
 }
@@ -309,10 +304,9 @@ func certificateProblem(bundle []byte, now time.Time) string {
 
 func (s *session) checkEndpoints(ctx context.Context, d *insight.Diagnosis, service string) {
 	ready := 0
-	err := each(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return s.kube.DiscoveryV1().EndpointSlices(s.system).List(ctx, o)
-		}, func(slice *discoveryv1.EndpointSlice) {
+	of := metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service}
+	err := each(ctx, of, s.kube.DiscoveryV1().EndpointSlices(s.system).List,
+		func(slice *discoveryv1.EndpointSlice) {
 			for _, e := range slice.Endpoints {
 				if ptr.Deref(e.Conditions.Ready, false) {
 					ready++
@@ -327,7 +321,8 @@ func (s *session) checkEndpoints(ctx context.Context, d *insight.Diagnosis, serv
 		d.Add(insight.LevelProblem, "webhooks", "Service "+service+" has no ready endpoint: no server answers",
 			"kubectl -n "+s.system+" get pods -l app.kubernetes.io/name="+service)
 	default:
-		d.Add(insight.LevelOK, "webhooks", fmt.Sprintf("Service %s has %s", service, plural(ready, "ready endpoint")), "")
+		d.Add(insight.LevelOK, "webhooks",
+			fmt.Sprintf("Service %s has %s", service, insight.Plural(ready, "ready endpoint")), "")
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"kusionstack.io/kuperator/internal/insight"
 )
@@ -29,10 +28,7 @@ is left when the drain begins may differ.`,
 		Example: "  kubectl kuperator drain-check node-3",
 		Args:    between(1, 1), ValidArgsFunction: p.completeNames("Node"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := p.checkOutput(); err != nil {
-				return err
-			}
-			s, err := p.connect()
+			s, err := p.sessionFor(dryRunNone)
 			if err != nil {
 				return err
 			}
@@ -66,8 +62,7 @@ func (s *session) drainCheck(ctx context.Context, node string) (insight.Drain, e
 		return insight.Drain{}, fmt.Errorf("listing the Pods of node %s: %w", node, err)
 	}
 	f := insight.Facts{System: s.system, Pods: pods, Gaps: gaps}
-	for _, read := range []func(context.Context, string, *insight.Facts) error{s.readSets, s.readRules,
-		s.readNamespaces, s.readLeases} {
+	for _, read := range []reading{s.read(setsResource, rulesResource), s.readNamespaces, s.read(leasesResource)} {
 		if err := read(ctx, namespace, &f); err != nil {
 			return insight.Drain{}, err
 		}
@@ -84,9 +79,8 @@ func (s *session) drainCheck(ctx context.Context, node string) (insight.Drain, e
 		}
 	}
 	var budgets []policyv1.PodDisruptionBudget
-	err = each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.kube.PolicyV1().PodDisruptionBudgets(namespace).List(ctx, o)
-	}, func(b *policyv1.PodDisruptionBudget) { budgets = append(budgets, *b) })
+	err = each(ctx, metav1.ListOptions{}, s.kube.PolicyV1().PodDisruptionBudgets(namespace).List,
+		func(b *policyv1.PodDisruptionBudget) { budgets = append(budgets, *b) })
 	if err := tolerate(&f, err, "list", "poddisruptionbudgets.policy", namespace,
 		"which PodDisruptionBudgets refuse evictions"); err != nil {
 		return insight.Drain{}, err
@@ -98,16 +92,15 @@ func (s *session) drainCheck(ctx context.Context, node string) (insight.Drain, e
 func (s *session) podsOn(ctx context.Context, node, namespace string) ([]corev1.Pod, error) {
 	var pods []corev1.Pod
 	on := fields.OneTermEqualSelector("spec.nodeName", node).String()
-	err := each(ctx, metav1.ListOptions{FieldSelector: on},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return s.kube.CoreV1().Pods(namespace).List(ctx, o)
-		}, func(pod *corev1.Pod) { pods = append(pods, *pod) })
+	err := each(ctx, metav1.ListOptions{FieldSelector: on}, s.kube.CoreV1().Pods(namespace).List,
+		func(pod *corev1.Pod) { pods = append(pods, *pod) })
 	return pods, err
 }
 
 func writeDrainCheck(w io.Writer, d insight.Drain) {
 	fmt.Fprintf(w, "node %s: %s; %d would be held, %d are replaced first, %d wait their turn, %d go at once, "+
-		"%d are left alone\n", d.Node, plural(len(d.Pods), "Pod"), d.Held, d.Replaced, d.Waiting, d.Going, d.Ignored)
+		"%d are left alone\n", d.Node, insight.Plural(len(d.Pods), "Pod"), d.Held, d.Replaced, d.Waiting, d.Going,
+		d.Ignored)
 	for _, verdict := range []insight.DrainVerdict{insight.DrainHeld, insight.DrainReplaced, insight.DrainWaits,
 		insight.DrainGoes, insight.DrainIgnored} {
 		pods := slices.DeleteFunc(slices.Clone(d.Pods), func(p insight.DrainedPod) bool { return p.Verdict != verdict })

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,10 +64,7 @@ func (e *advisedError) Unwrap() error { return e.error }
 func (p *plugin) advised(ctx context.Context, err error) error {
 	switch {
 	case isUnserved(err):
-		what := resourceOf(err)
-		if what == "" {
-			what = "the suite's kinds"
-		}
+		what := cmp.Or(resourceOf(err), "the suite's kinds")
 		return fmt.Errorf("the API server does not serve %s: %s", what, notInstalled)
 	case apierrors.IsNotFound(err) && p.lacksNamespace(ctx):
 		return noNamespace(p.session.namespace)
@@ -83,10 +81,7 @@ func (p *plugin) advised(ctx context.Context, err error) error {
 			where = " in namespace " + found[4]
 		}
 		missing := found[1] + " " + strings.TrimSuffix(found[2]+"."+found[3], ".") + where
-		role := roleFor(missing)
-		if role == "" {
-			role = "no role of the suite has that right: a cluster administrator can grant it"
-		}
+		role := cmp.Or(roleFor(missing), "no role of the suite has that right: a cluster administrator can grant it")
 		return &advisedError{err, "you may not " + missing + "; " + role + " (docs/kubectl-kuperator.md#permissions)"}
 	case apierrors.IsUnauthorized(err):
 		return &advisedError{err,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -11,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/insight"
@@ -19,14 +22,15 @@ import (
 // managedPods selects the Pods under the lifecycle.
 const managedPods = appsv1alpha1.ControlLabel + "=" + appsv1alpha1.ControlValue
 
-// setsResource is the resource of CollaSets, as gaps name it.
-const setsResource = "collasets.apps.kusionstack.io"
-
-// jobsResource is the resource of OperationJobs, as gaps name it.
-const jobsResource = "operationjobs.apps.kusionstack.io"
-
-// decorationsResource is the resource of PodDecorations, as gaps name it.
-const decorationsResource = "poddecorations.apps.kusionstack.io"
+// Resources, as gaps name them.
+const (
+	podsResource        = "pods"
+	setsResource        = "collasets.apps.kusionstack.io"
+	rulesResource       = "podtransitionrules.apps.kusionstack.io"
+	jobsResource        = "operationjobs.apps.kusionstack.io"
+	decorationsResource = "poddecorations.apps.kusionstack.io"
+	leasesResource      = "leases.coordination.k8s.io"
+)
 
 // suiteKinds is how many kinds of the suite facts reads.
 const suiteKinds = 4
@@ -56,15 +60,13 @@ func (s *session) facts(ctx context.Context, namespace string) (insight.Facts, e
 // factsOf is facts of a cluster of which it is not known whether it has the suite.
 func (s *session) factsOf(ctx context.Context, namespace string) (insight.Facts, error) {
 	f := insight.Facts{System: s.system}
-	err := each(ctx, metav1.ListOptions{LabelSelector: managedPods},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return s.kube.CoreV1().Pods(namespace).List(ctx, o)
-		}, func(pod *corev1.Pod) { f.Pods = append(f.Pods, *pod) })
+	err := each(ctx, metav1.ListOptions{LabelSelector: managedPods}, s.kube.CoreV1().Pods(namespace).List,
+		func(pod *corev1.Pod) { f.Pods = append(f.Pods, *pod) })
 	if err != nil {
 		return f, fmt.Errorf("listing Pods%s: %w", in(namespace), err)
 	}
-	for _, read := range []func(context.Context, string, *insight.Facts) error{s.readSets, s.readRules, s.readJobs,
-		s.readDecorations, s.readNamespaces, s.readLeases, s.readNodes} {
+	for _, read := range []reading{s.read(setsResource, rulesResource, jobsResource, decorationsResource),
+		s.readNamespaces, s.read(leasesResource), s.readNodes} {
 		if err := read(ctx, namespace, &f); err != nil {
 			return f, err
 		}
@@ -92,43 +94,94 @@ func tolerate(f *insight.Facts, err error, verb, resource, namespace, unsaid str
 	return fmt.Errorf("reading %s%s: %w", resource, in(namespace), err)
 }
 
-func (s *session) readSets(ctx context.Context, namespace string, f *insight.Facts) error {
-	err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.suite.AppsV1alpha1().CollaSets(namespace).List(ctx, o)
-	}, func(set *appsv1alpha1.CollaSet) { f.CollaSets = append(f.CollaSets, *set) })
-	return tolerate(f, err, "list", setsResource, namespace,
-		"what CollaSets want: replicas, revisions, paused, quotas")
+// source is one kind of objects that facts have, to be listed or watched.
+type source struct {
+	resource, namespace string // as gaps name them
+	unsaid              string // what is not said if they cannot be read
+	selector            string // of labels; "" for all objects
+	example             runtime.Object
+	requests            *cache.ListWatch
+	into                func(*insight.Facts, any)
 }
 
-func (s *session) readRules(ctx context.Context, namespace string, f *insight.Facts) error {
-	err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.suite.AppsV1alpha1().PodTransitionRules(namespace).List(ctx, o)
-	}, func(r *appsv1alpha1.PodTransitionRule) { f.Rules = append(f.Rules, *r) })
-	return tolerate(f, err, "list", "podtransitionrules.apps.kusionstack.io", namespace,
-		"which rules hold Pods, and who holds their budgets")
+// from completes a source: the client that has the objects, and where in the facts they go.
+func from[T any, P interface {
+	*T
+	runtime.Object
+}, L runtime.Object](s source, client interface {
+	List(context.Context, metav1.ListOptions) (L, error)
+	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
+}, list func(*insight.Facts) *[]T) source {
+	s.example = P(new(T))
+	s.requests = &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.LabelSelector = s.selector
+			return client.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.LabelSelector = s.selector
+			return client.Watch(ctx, o)
+		},
+	}
+	s.into = func(f *insight.Facts, object any) {
+		if item, ok := object.(*T); ok {
+			*list(f) = append(*list(f), *item)
+		}
+	}
+	return s
 }
 
-func (s *session) readJobs(ctx context.Context, namespace string, f *insight.Facts) error {
-	err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.suite.AppsV1alpha1().OperationJobs(namespace).List(ctx, o)
-	}, func(job *appsv1alpha1.OperationJob) { f.Jobs = append(f.Jobs, *job) })
-	return tolerate(f, err, "list", jobsResource, namespace, "which OperationJobs run, and what they wait for")
+// sources are those of a namespace, or of all ("").
+func (s *session) sources(namespace string) []source {
+	core, suite := s.kube.CoreV1(), s.suite.AppsV1alpha1()
+	return []source{
+		from(source{resource: podsResource, namespace: namespace, selector: managedPods}, core.Pods(namespace),
+			func(f *insight.Facts) *[]corev1.Pod { return &f.Pods }),
+		from(source{resource: setsResource, namespace: namespace,
+			unsaid: "what CollaSets want: replicas, revisions, paused, quotas"}, suite.CollaSets(namespace),
+			func(f *insight.Facts) *[]appsv1alpha1.CollaSet { return &f.CollaSets }),
+		from(source{resource: rulesResource, namespace: namespace,
+			unsaid: "which rules hold Pods, and who holds their budgets"}, suite.PodTransitionRules(namespace),
+			func(f *insight.Facts) *[]appsv1alpha1.PodTransitionRule { return &f.Rules }),
+		from(source{resource: jobsResource, namespace: namespace,
+			unsaid: "which OperationJobs run, and what they wait for"}, suite.OperationJobs(namespace),
+			func(f *insight.Facts) *[]appsv1alpha1.OperationJob { return &f.Jobs }),
+		from(source{resource: decorationsResource, namespace: namespace,
+			unsaid: "what PodDecorations want of Pods"}, suite.PodDecorations(namespace),
+			func(f *insight.Facts) *[]appsv1alpha1.PodDecoration { return &f.Decorations }),
+		from(source{resource: leasesResource, namespace: s.system,
+			unsaid: "which components of the suite run"}, s.kube.CoordinationV1().Leases(s.system),
+			func(f *insight.Facts) *[]coordinationv1.Lease { return &f.Leases }),
+	}
 }
 
-func (s *session) readDecorations(ctx context.Context, namespace string, f *insight.Facts) error {
-	err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.suite.AppsV1alpha1().PodDecorations(namespace).List(ctx, o)
-	}, func(d *appsv1alpha1.PodDecoration) { f.Decorations = append(f.Decorations, *d) })
-	return tolerate(f, err, "list", decorationsResource, namespace, "what PodDecorations want of Pods")
+// reading reads a part of the facts of a namespace, or of all ("").
+type reading = func(ctx context.Context, namespace string, f *insight.Facts) error
+
+// read lists some resources. What may not or cannot be read is a gap.
+func (s *session) read(resources ...string) reading {
+	return func(ctx context.Context, namespace string, f *insight.Facts) error {
+		for _, one := range s.sources(namespace) {
+			if !slices.Contains(resources, one.resource) {
+				continue
+			}
+			err := each(ctx, metav1.ListOptions{}, one.requests.ListWithContextFunc,
+				func(o runtime.Object) { one.into(f, o) })
+			f.LeasesKnown = f.LeasesKnown || one.resource == leasesResource && err == nil
+			if err := tolerate(f, err, "list", one.resource, one.namespace, one.unsaid); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 }
 
 // readNamespaces reads what is frozen, and where deletions are not graceful.
 func (s *session) readNamespaces(ctx context.Context, namespace string, f *insight.Facts) error {
 	f.Namespaces, f.NamespaceLabels = map[string]map[string]string{}, map[string]map[string]string{}
 	if namespace == "" {
-		err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return s.kube.CoreV1().Namespaces().List(ctx, o)
-		}, func(n *corev1.Namespace) { f.Namespaces[n.Name], f.NamespaceLabels[n.Name] = n.Annotations, n.Labels })
+		err := each(ctx, metav1.ListOptions{}, s.kube.CoreV1().Namespaces().List,
+			func(n *corev1.Namespace) { f.Namespaces[n.Name], f.NamespaceLabels[n.Name] = n.Annotations, n.Labels })
 		return tolerate(f, err, "list", "namespaces", "", "what is frozen")
 	}
 	for name, unsaid := range map[string]string{namespace: "whether the namespace is frozen",
@@ -147,23 +200,14 @@ func (s *session) readNamespaces(ctx context.Context, namespace string, f *insig
 	return nil
 }
 
-func (s *session) readLeases(ctx context.Context, _ string, f *insight.Facts) error {
-	err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.kube.CoordinationV1().Leases(s.system).List(ctx, o)
-	}, func(l *coordinationv1.Lease) { f.Leases = append(f.Leases, *l) })
-	f.LeasesKnown = err == nil
-	return tolerate(f, err, "list", "leases.coordination.k8s.io", s.system, "which components of the suite run")
-}
-
 // readNodes reads the nodes that Pods point at.
 func (s *session) readNodes(ctx context.Context, _ string, f *insight.Facts) error {
 	const unsaid = "whether nodes are Ready"
 	f.Nodes = map[string]*corev1.Node{}
 	names := insight.NodesInQuestion(f.Pods)
 	if len(names) > maxSingleNodes {
-		err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return s.kube.CoreV1().Nodes().List(ctx, o)
-		}, func(n *corev1.Node) { f.Nodes[n.Name] = n })
+		err := each(ctx, metav1.ListOptions{}, s.kube.CoreV1().Nodes().List,
+			func(n *corev1.Node) { f.Nodes[n.Name] = n })
 		if err != nil {
 			return tolerate(f, err, "list", "nodes", "", unsaid)
 		}
@@ -207,9 +251,7 @@ func (s *session) podWarnings(ctx context.Context, namespace string, f *insight.
 func (s *session) events(ctx context.Context, ref insight.Ref, f *insight.Facts) ([]corev1.Event, error) {
 	var found []corev1.Event
 	about := fields.Set{"involvedObject.kind": ref.Kind, "involvedObject.name": ref.Name}.AsSelector().String()
-	err := each(ctx, metav1.ListOptions{FieldSelector: about},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return s.kube.CoreV1().Events(ref.Namespace).List(ctx, o)
-		}, func(e *corev1.Event) { found = append(found, *e) })
+	err := each(ctx, metav1.ListOptions{FieldSelector: about}, s.kube.CoreV1().Events(ref.Namespace).List,
+		func(e *corev1.Event) { found = append(found, *e) })
 	return found, tolerate(f, err, "list", "events", ref.Namespace, "warnings about it")
 }

@@ -117,12 +117,7 @@ func foretell(m material) (ways map[way]int, fields []string, pods []forecastPod
 	add := func(pod *corev1.Pod, p forecastPod) {
 		p.Name, p.Revision = pod.Name, pod.Labels[appsv1.ControllerRevisionHashLabelKey]
 		ways[p.Way]++
-		for _, f := range p.Fields {
-			if !slices.Contains(fields, f) {
-				fields = append(fields, f)
-			}
-		}
-		pods = append(pods, p)
+		pods, fields = append(pods, p), append(fields, p.Fields...)
 		delete(at, pod.Name)
 	}
 	place := 0
@@ -155,7 +150,7 @@ func foretell(m material) (ways map[way]int, fields []string, pods []forecastPod
 		add(pod, p)
 	}
 	slices.Sort(fields)
-	return ways, fields, pods
+	return ways, slices.Compact(fields), pods
 }
 
 // holds reports whether updates are by label and the Pod lacks it.

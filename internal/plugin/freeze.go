@@ -92,13 +92,7 @@ func (p *plugin) freeze(ctx context.Context, args []string, o freezeOptions, on 
 	if err != nil {
 		return err
 	}
-	if err := p.checkOutput(); err != nil {
-		return err
-	}
-	if err := o.dry.check(); err != nil {
-		return err
-	}
-	s, err := p.connect()
+	s, err := p.sessionFor(o.dry)
 	if err != nil {
 		return err
 	}

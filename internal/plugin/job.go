@@ -46,17 +46,6 @@ func (f *jobFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.detach, "detach", false, "Create the job and do not follow it.")
 }
 
-// sessionFor connects for a command that writes.
-func (p *plugin) sessionFor(dry dryRun) (*session, error) {
-	if err := p.checkOutput(); err != nil {
-		return nil, err
-	}
-	if err := dry.check(); err != nil {
-		return nil, err
-	}
-	return p.connect()
-}
-
 // exist returns an error if one of the objects, Pods or a CollaSet, does not exist.
 func (s *session) exist(ctx context.Context, refs []insight.Ref) error {
 	for _, ref := range refs {
@@ -176,7 +165,7 @@ func writeHowToGoOn(w io.Writer, job insight.Ref) {
 // jobControllerAway is the reason that no job goes on; nil if operationjob-controller runs, or that is not known.
 func (s *session) jobControllerAway(ctx context.Context) *insight.Reason {
 	f := insight.Facts{System: s.system}
-	if s.readLeases(ctx, "", &f) != nil {
+	if s.read(leasesResource)(ctx, "", &f) != nil {
 		return nil
 	}
 	f.Now = s.now()

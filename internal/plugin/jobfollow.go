@@ -74,8 +74,8 @@ func (p *plugin) reportJob(ctx context.Context, s *session, job *appsv1alpha1.Op
 		return fmt.Errorf("reading how operationjob/%s has ended: %w", job.Name, err)
 	}
 	ended.TypeMeta = typeOfJob()
-	answer, _ := insight.WhyJob(insight.Facts{Now: s.now(), Jobs: []appsv1alpha1.OperationJob{*ended}}, ended.Namespace,
-		ended.Name, nil)
+	facts := insight.Facts{Now: s.now(), Jobs: []appsv1alpha1.OperationJob{*ended}}
+	answer, _ := insight.Why(facts, refOfJob(ended), nil)
 	var recreated, failed []string
 	for i := range answer.Job.Targets {
 		switch t := &answer.Job.Targets[i]; {

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"sync"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	corev1 "k8s.io/api/core/v1"
@@ -20,8 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
 	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/insight"
@@ -111,14 +108,9 @@ type applied struct {
 // apply says what the manifest would make of its object. The API server is asked in a dry run; without the right to
 // patch, the manifest is merged here, and has not been validated.
 func (s *session) apply(ctx context.Context, manifest *unstructured.Unstructured) (applied, error) {
-	warnings := &warningCollector{}
-	config := rest.CopyConfig(s.config)
-	config.WarningHandlerWithContext = warnings
-	client, err := dynamic.NewForConfig(config)
-	if err != nil {
-		return applied{}, err
-	}
-	objects := client.Resource(plannable[manifest.GetKind()]).Namespace(manifest.GetNamespace())
+	var warnings []string
+	ctx = gathering(ctx, &warnings)
+	objects := s.dynamic.Resource(plannable[manifest.GetKind()]).Namespace(manifest.GetNamespace())
 	live, err := objects.Get(ctx, manifest.GetName(), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		next, err := objects.Create(ctx, manifest,
@@ -126,7 +118,7 @@ func (s *session) apply(ctx context.Context, manifest *unstructured.Unstructured
 		if g := refusal(err, "create", manifest); g != nil {
 			return applied{next: manifest, gaps: []insight.Gap{*g}}, nil
 		}
-		return applied{next: next, warnings: warnings.all}, err
+		return applied{next: next, warnings: warnings}, err
 	}
 	if err != nil {
 		return applied{}, fmt.Errorf("reading %s in namespace %s: %w", shown(refOf(manifest)), manifest.GetNamespace(),
@@ -138,7 +130,7 @@ func (s *session) apply(ctx context.Context, manifest *unstructured.Unstructured
 		a.next, err = objects.Apply(ctx, manifest.GetName(), manifest,
 			metav1.ApplyOptions{FieldManager: applier, Force: true, DryRun: []string{metav1.DryRunAll}})
 		if g := refusal(err, "patch", manifest); g == nil {
-			a.warnings = warnings.all
+			a.warnings = warnings
 			return a, err
 		}
 	}
@@ -152,7 +144,7 @@ func (s *session) apply(ctx context.Context, manifest *unstructured.Unstructured
 		a.gaps = append(a.gaps, *g)
 		a.next, err = merged(live, patch)
 	}
-	a.warnings = warnings.all
+	a.warnings = warnings
 	return a, err
 }
 
@@ -216,19 +208,4 @@ func merged(live *unstructured.Unstructured, patch []byte) (*unstructured.Unstru
 	}
 	next := &unstructured.Unstructured{}
 	return next, json.NewDecoder(bytes.NewReader(after)).Decode(&next.Object)
-}
-
-// warningCollector keeps the warnings that admission gives.
-type warningCollector struct {
-	mu  sync.Mutex
-	all []string
-}
-
-// HandleWarningHeaderWithContext keeps a warning.
-func (c *warningCollector) HandleWarningHeaderWithContext(_ context.Context, code int, _ string, text string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if code == 299 && text != "" {
-		c.all = append(c.all, text)
-	}
 }

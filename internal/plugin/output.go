@@ -172,11 +172,7 @@ func since(t *time.Time, now time.Time) string {
 	if t == nil {
 		return ""
 	}
-	age := now.Sub(*t)
-	if age < 0 {
-		age = 0
-	}
-	return fmt.Sprintf("since %s (%s ago)", t.UTC().Format(time.RFC3339), duration.HumanDuration(age))
+	return fmt.Sprintf("since %s (%s)", t.UTC().Format(time.RFC3339), ago(t, now))
 }
 
 // ago is how long ago a time is; "" for nil.
@@ -226,11 +222,4 @@ func writeGaps(w io.Writer, gaps []insight.Gap) {
 	for _, why := range reasons {
 		fmt.Fprintf(w, "not known: %s (%s)\n", strings.Join(unsaid[why], "; "), why)
 	}
-}
-
-func plural(n int, one string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %ss", n, one)
 }

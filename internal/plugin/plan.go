@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -136,10 +137,7 @@ func (p *plugin) planned(ctx context.Context, file string, args []string) ([]out
 			"say what: -f FILE with a changed manifest, or the name of a CollaSet or PodDecoration for the rollout that is " +
 				"under way")
 	}
-	if err := p.checkOutput(); err != nil {
-		return nil, nil, err
-	}
-	s, err := p.connect()
+	s, err := p.sessionFor(dryRunNone)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -202,11 +200,8 @@ func (s *session) forecast(ctx context.Context, a applied) (*forecast, error) {
 		CollaSet:   insight.Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: set.Namespace, Name: set.Name},
 		ReplicasTo: ptr.Deref(set.Spec.Replicas, 0),
 		outline: outline{New: a.live == nil, Paused: set.Spec.Paused,
-			Policy: string(set.Spec.UpdateStrategy.PodUpdatePolicy), Strategy: strategyText(set), Ways: map[way]int{},
-			Pods: []forecastPod{}, Warnings: a.warnings, Gaps: a.gaps},
-	}
-	if f.Policy == "" {
-		f.Policy = string(appsv1alpha1.PodUpdateInPlaceIfPossible)
+			Policy: policyText(set.Spec.UpdateStrategy.PodUpdatePolicy), Strategy: strategyText(set),
+			Ways: map[way]int{}, Pods: []forecastPod{}, Warnings: a.warnings, Gaps: a.gaps},
 	}
 	if a.live != nil {
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(a.live.Object, before); err != nil {
@@ -238,7 +233,7 @@ func (s *session) forecast(ctx context.Context, a applied) (*forecast, error) {
 		return f, err
 	}
 	facts := insight.Facts{Pods: m.pods}
-	if err := s.readRules(ctx, set.Namespace, &facts); err != nil {
+	if err := s.read(rulesResource)(ctx, set.Namespace, &facts); err != nil {
 		return f, err
 	}
 	f.Gaps = append(f.Gaps, facts.Gaps...)
@@ -247,6 +242,11 @@ func (s *session) forecast(ctx context.Context, a applied) (*forecast, error) {
 	f.Budgets = insight.BudgetsOf(facts)
 	f.Ways, f.Fields, f.Pods = foretell(m)
 	return f, nil
+}
+
+// policyText is a policy, or the one by default.
+func policyText(policy appsv1alpha1.PodUpdatePolicy) string {
+	return string(cmp.Or(policy, appsv1alpha1.PodUpdateInPlaceIfPossible))
 }
 
 // dataOf is the content of the revision that a CollaSet's spec makes with this status.configuration.
@@ -266,8 +266,8 @@ func (f *forecast) subject() insight.Ref { return f.CollaSet }
 func (f *forecast) write(w io.Writer) {
 	fmt.Fprintf(w, "CollaSet %s/%s\n", f.CollaSet.Namespace, f.CollaSet.Name)
 	if f.New {
-		fmt.Fprintf(w, "  is new: %s\n", plural(int(f.ReplicasTo), "Pod"))
-		f.writeNotes(w)
+		fmt.Fprintf(w, "  is new: %s\n", insight.Plural(int(f.ReplicasTo), "Pod"))
+		f.writeNotes(w, heldByPause)
 		return
 	}
 	if f.ReplicasFrom != f.ReplicasTo {
@@ -279,17 +279,21 @@ func (f *forecast) write(w io.Writer) {
 	if texts := waysText(f.Ways); texts != "" {
 		fmt.Fprintf(w, "  Pods: %s\n", texts)
 	}
+	f.writeCourse(w)
+	f.writeNotes(w, heldByPause)
+}
+
+// heldByPause is what a pause does to the forecast of a CollaSet.
+const heldByPause = "nothing of this begins before it is resumed"
+
+// writeCourse is how the Pods get there, and in which order.
+func (f *outline) writeCourse(w io.Writer) {
 	for _, field := range f.Fields {
 		fmt.Fprintf(w, "  because of %s\n", field)
 	}
 	fmt.Fprintf(w, "  %s; chosen: %s\n", f.Policy, f.Strategy)
 	writeOrder(w, f.Pods)
-	writeBudgets(w, f.Budgets)
-	f.writeNotes(w)
-}
-
-func writeBudgets(w io.Writer, budgets []insight.Budget) {
-	for _, b := range budgets {
+	for _, b := range f.Budgets {
 		fmt.Fprintf(w, "  rule %s: %s (%d desired, %d available, %d granted)\n", b.Name, strings.Join(b.Bounds, "; "),
 			b.Desired, b.Available, b.Granted)
 	}
@@ -309,18 +313,15 @@ func writeOrder(w io.Writer, pods []forecastPod) {
 	}
 }
 
-func (f *forecast) writeNotes(w io.Writer) {
+// writeNotes is what to know besides. paused is what a pause does.
+func (f *outline) writeNotes(w io.Writer, paused string) {
 	if f.Paused {
-		fmt.Fprintln(w, "  it is paused: nothing of this begins before it is resumed")
+		fmt.Fprintf(w, "  it is paused: %s\n", paused)
 	}
-	writeNotes(w, f.Warnings, f.Gaps)
-}
-
-func writeNotes(w io.Writer, warnings []string, gaps []insight.Gap) {
-	for _, warning := range warnings {
+	for _, warning := range f.Warnings {
 		fmt.Fprintf(w, "  warning: %s\n", warning)
 	}
-	writeGaps(w, gaps)
+	writeGaps(w, f.Gaps)
 }
 
 // unified is a diff of what people write of the two objects.

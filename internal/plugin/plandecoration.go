@@ -63,11 +63,8 @@ func (s *session) forecastDecoration(ctx context.Context, a applied) (*decoratio
 	f := &decorationForecast{
 		PodDecoration: insight.Ref{Kind: appsv1alpha1.PodDecorationKind, Namespace: d.Namespace, Name: d.Name},
 		outline: outline{New: a.live == nil, Paused: d.Spec.UpdateStrategy.Paused,
-			Policy: string(d.Spec.UpdateStrategy.PodUpdatePolicy), Strategy: decorationStrategy(&d.Spec),
+			Policy: policyText(d.Spec.UpdateStrategy.PodUpdatePolicy), Strategy: decorationStrategy(&d.Spec),
 			Warnings: a.warnings, Gaps: a.gaps},
-	}
-	if f.Policy == "" {
-		f.Policy = string(appsv1alpha1.PodUpdateInPlaceIfPossible)
 	}
 	if a.live != nil {
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(a.live.Object, before); err != nil {
@@ -75,11 +72,9 @@ func (s *session) forecastDecoration(ctx context.Context, a applied) (*decoratio
 		}
 	}
 	facts := insight.Facts{}
-	for _, read := range []func(context.Context, string, *insight.Facts) error{s.readSets, s.readRules,
-		s.readDecorations} {
-		if err := read(ctx, d.Namespace, &facts); err != nil {
-			return nil, err
-		}
+	read := s.read(setsResource, rulesResource, decorationsResource)
+	if err := read(ctx, d.Namespace, &facts); err != nil {
+		return nil, err
 	}
 	m := decorating{name: d.Name, policy: d.Spec.UpdateStrategy.PodUpdatePolicy,
 		sets:     map[string]appsv1alpha1.PodUpdatePolicy{},
@@ -128,9 +123,8 @@ func (s *session) forecastDecoration(ctx context.Context, a applied) (*decoratio
 
 // allPods lists the Pods of a namespace, those outside the lifecycle among them.
 func (s *session) allPods(ctx context.Context, namespace string) (pods []corev1.Pod, err error) {
-	err = each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.kube.CoreV1().Pods(namespace).List(ctx, o)
-	}, func(pod *corev1.Pod) { pods = append(pods, *pod) })
+	err = each(ctx, metav1.ListOptions{}, s.kube.CoreV1().Pods(namespace).List,
+		func(pod *corev1.Pod) { pods = append(pods, *pod) })
 	if err != nil {
 		return nil, fmt.Errorf("listing Pods%s: %w", in(namespace), err)
 	}
@@ -139,24 +133,23 @@ func (s *session) allPods(ctx context.Context, namespace string) (pods []corev1.
 
 // readContents reads the revisions of all PodDecorations and CollaSets of a namespace.
 func (s *session) readContents(ctx context.Context, namespace string, m *decorating) error {
-	err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.kube.AppsV1().ControllerRevisions(namespace).List(ctx, o)
-	}, func(cr *appsv1.ControllerRevision) {
-		owner := metav1.GetControllerOfNoCopy(cr)
-		if owner == nil {
-			return
-		}
-		if owner.Kind == appsv1alpha1.CollaSetKind {
-			if data, err := revision.Parse(cr.Data.Raw); err == nil {
-				m.ofSets[cr.Name] = data
+	err := each(ctx, metav1.ListOptions{}, s.kube.AppsV1().ControllerRevisions(namespace).List,
+		func(cr *appsv1.ControllerRevision) {
+			owner := metav1.GetControllerOfNoCopy(cr)
+			if owner == nil {
+				return
 			}
-			return
-		}
-		mark := decoration.Mark{Name: owner.Name, Revision: cr.Name}
-		if d, isIts, err := decoration.Of(cr, mark); isIts && err == nil {
-			m.contents[mark], m.stored[mark] = d, cr.Data.Raw
-		}
-	})
+			if owner.Kind == appsv1alpha1.CollaSetKind {
+				if data, err := revision.Parse(cr.Data.Raw); err == nil {
+					m.ofSets[cr.Name] = data
+				}
+				return
+			}
+			mark := decoration.Mark{Name: owner.Name, Revision: cr.Name}
+			if d, isIts, err := decoration.Of(cr, mark); isIts && err == nil {
+				m.contents[mark], m.stored[mark] = d, cr.Data.Raw
+			}
+		})
 	if err != nil {
 		return fmt.Errorf("listing revisions%s: %w", in(namespace), err)
 	}
@@ -222,11 +215,7 @@ func (m *decorating) foretell(updated string) (ways map[way]int, fields []string
 		}
 		p.Name, p.Revision = expected.Pod.View.Name, has
 		ways[p.Way]++
-		for _, field := range p.Fields {
-			if !slices.Contains(fields, field) {
-				fields = append(fields, field)
-			}
-		}
+		fields = append(fields, p.Fields...)
 		switch p.Way {
 		case wayInPlace, wayRecreate, wayReplace:
 			p.Order = len(pods) + 1
@@ -236,7 +225,7 @@ func (m *decorating) foretell(updated string) (ways map[way]int, fields []string
 		}
 	}
 	slices.Sort(fields)
-	return ways, fields, append(pods, rest...)
+	return ways, slices.Compact(fields), append(pods, rest...)
 }
 
 // way is how one Pod gets what it is to have.
@@ -343,7 +332,7 @@ func decorationStrategy(spec *appsv1alpha1.PodDecorationSpec) string {
 	case rolling != nil && rolling.Selector != nil:
 		return "Pods that rollingUpdate.selector matches"
 	case rolling != nil && ptr.Deref(rolling.Partition, 0) > 0:
-		return fmt.Sprintf("the partition keeps back %s", plural(int(*rolling.Partition), "Pod"))
+		return fmt.Sprintf("the partition keeps back %s", insight.Plural(int(*rolling.Partition), "Pod"))
 	}
 	return "all Pods that it selects"
 }
@@ -358,16 +347,8 @@ func (f *decorationForecast) write(w io.Writer) {
 	} else {
 		fmt.Fprintln(w, "  it selects no Pod")
 	}
-	for _, field := range f.Fields {
-		fmt.Fprintf(w, "  because of %s\n", field)
-	}
-	fmt.Fprintf(w, "  %s; chosen: %s\n", f.Policy, f.Strategy)
-	writeOrder(w, f.Pods)
-	writeBudgets(w, f.Budgets)
-	if f.Paused {
-		fmt.Fprintln(w, "  it is paused: no more Pods get its template until it is resumed")
-	}
-	writeNotes(w, f.Warnings, f.Gaps)
+	f.writeCourse(w)
+	f.writeNotes(w, "no more Pods get its template until it is resumed")
 }
 
 // waysText are the numbers of Pods by how they get there.

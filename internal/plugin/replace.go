@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -203,17 +204,13 @@ func (s *session) jobsOf(ctx context.Context, uids []types.UID) []string {
 	}
 	names := map[types.UID]string{}
 	f := insight.Facts{}
-	_ = s.readJobs(ctx, s.namespace, &f) // the UID says which job it is, too
+	_ = s.read(jobsResource)(ctx, s.namespace, &f) // the UID says which job it is, too
 	for i := range f.Jobs {
 		names[f.Jobs[i].UID] = f.Jobs[i].Name
 	}
 	var found []string
 	for _, uid := range uids {
-		name := names[uid]
-		if name == "" {
-			name = string(uid)
-		}
-		found = append(found, "operationjob/"+name)
+		found = append(found, "operationjob/"+cmp.Or(names[uid], string(uid)))
 	}
 	return found
 }

@@ -254,3 +254,23 @@ func TestManifestsOfAFolder(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, found, 2)
 }
+
+func TestCompletionListsOneKind(t *testing.T) {
+	const core, suite = "/api/v1/", "/apis/apps.kusionstack.io/v1alpha1/namespaces/shop/"
+	const pods = core + "namespaces/shop/pods?labelSelector=kusionstack.io%2Fcontrol%3Dtrue&limit=500"
+	for words, want := range map[string]struct{ out, path string }{
+		"why pod/w":                 {"pod/web-0\npod/web-1\n:6\n", pods},
+		"why po":                    {"pod/\npoddecoration/\n:6\n", ""},
+		"replace pod/web-1 pod/web": {"pod/web-0\n:6\n", pods},
+		"pause ":                    {":4\n", suite + "collasets?limit=500"},
+		"status operationjob/":      {":6\n", suite + "operationjobs?limit=500"},
+		"plan poddecoration/":       {":6\n", suite + "poddecorations?limit=500"},
+		"drain-check ":              {":4\n", core + "nodes?limit=500"},
+	} {
+		t.Run(words, func(t *testing.T) {
+			s := &server{pods: 2, nodes: 1, date: time.Now()}
+			require.Equal(t, want.out, s.asks(t, append([]string{"__complete"}, strings.Split(words, " ")...)...))
+			require.Equal(t, want.path, strings.Join(s.paths, " "))
+		})
+	}
+}

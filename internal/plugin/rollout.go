@@ -115,7 +115,7 @@ func (p *plugin) promoteCommand() *cobra.Command {
 
 Rules, maxUnavailable and a pause apply as before. To hold back more Pods, change the partition in the manifest. The
 roles edit and kuperator-operate may promote.`,
-		func(ctx context.Context, s *session, set *appsv1alpha1.CollaSet, dry dryRun) (change, error) {
+		func(s *session, ctx context.Context, set *appsv1alpha1.CollaSet, dry dryRun) (change, error) {
 			to, err := parsePartition(partition)
 			if err != nil {
 				return change{}, err

@@ -44,6 +44,17 @@ type session struct {
 	server    *serverTime
 }
 
+// sessionFor connects for a command, dryRunNone for one that does not write, after its flags are checked.
+func (p *plugin) sessionFor(dry dryRun) (*session, error) {
+	if err := p.checkOutput(); err != nil {
+		return nil, err
+	}
+	if err := dry.check(); err != nil {
+		return nil, err
+	}
+	return p.connect()
+}
+
 // connect reads the flags. No request is sent.
 func (p *plugin) connect() (*session, error) {
 	config, err := p.config.ToRESTConfig()
@@ -141,11 +152,11 @@ func (t *timedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // each lists with pages and calls f with every object.
-func each[T runtime.Object](
+func each[T, L runtime.Object](
 	ctx context.Context, options metav1.ListOptions,
-	list func(context.Context, metav1.ListOptions) (runtime.Object, error), f func(T),
+	list func(context.Context, metav1.ListOptions) (L, error), f func(T),
 ) error {
-	pages := pager.New(list)
+	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) })
 	pages.PageSize = pageSize
 	return pages.EachListItem(ctx, options, func(o runtime.Object) error {
 		item, ok := o.(T)

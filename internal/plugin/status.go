@@ -71,10 +71,7 @@ failed, the CollaSet is paused or the timeout is over, and 130 if the command is
 			if !o.wait {
 				return p.status(cmd.Context(), o)
 			}
-			if err := p.checkOutput(); err != nil {
-				return err
-			}
-			s, err := p.connect()
+			s, err := p.sessionFor(dryRunNone)
 			if err != nil {
 				return err
 			}
@@ -130,10 +127,7 @@ func (o *statusOptions) read(args []string) error {
 }
 
 func (p *plugin) status(ctx context.Context, o statusOptions) error {
-	if err := p.checkOutput(); err != nil {
-		return err
-	}
-	s, err := p.connect()
+	s, err := p.sessionFor(dryRunNone)
 	if err != nil {
 		return err
 	}
@@ -322,7 +316,7 @@ func writeWorkload(w io.Writer, workload *insight.Workload, f insight.Fleet, o s
 	if workload.Desired != nil {
 		head += fmt.Sprintf("  %d of %d Pods", total, *workload.Desired)
 	} else {
-		head += "  " + plural(total, "Pod")
+		head += "  " + insight.Plural(total, "Pod")
 	}
 	if len(counts) > 0 {
 		head += ": " + strings.Join(counts, ", ")
@@ -347,9 +341,9 @@ func writeWorkload(w io.Writer, workload *insight.Workload, f insight.Fleet, o s
 	switch {
 	case o.pods == podsNone:
 	case rest > 0:
-		fmt.Fprintf(w, "  and %s (--limit=0 shows them)\n", plural(rest, "more Pod"))
+		fmt.Fprintf(w, "  and %s (--limit=0 shows them)\n", insight.Plural(rest, "more Pod"))
 	case serving > 0:
-		fmt.Fprintf(w, "  %s in service (--pods=all shows them)\n", plural(serving, "Pod"))
+		fmt.Fprintf(w, "  %s in service (--pods=all shows them)\n", insight.Plural(serving, "Pod"))
 	}
 	writeWaits(w, slices.DeleteFunc(waits, func(one wait) bool {
 		return slices.ContainsFunc(workload.Reasons, func(r insight.Reason) bool {
@@ -369,7 +363,7 @@ func writeWorkload(w io.Writer, workload *insight.Workload, f insight.Fleet, o s
 func writeWaits(w io.Writer, waits []wait, f insight.Fleet, limit int) {
 	for i, one := range waits {
 		if limit > 0 && i == limit {
-			fmt.Fprintf(w, "  and %s (--limit=0 shows them)\n", plural(len(waits)-limit, "more reason"))
+			fmt.Fprintf(w, "  and %s (--limit=0 shows them)\n", insight.Plural(len(waits)-limit, "more reason"))
 			return
 		}
 		fmt.Fprintf(w, "  %s\n", one.text(f))
@@ -453,7 +447,7 @@ func podColumns(pods []insight.Pod, f insight.Fleet, o statusOptions) []column {
 	for i := range pods {
 		p := &pods[i]
 		var operations, phases, operators []string
-		during := outAge(p, f.ObservedAt)
+		during := age(outSince(p), f.ObservedAt)
 		for j := range p.Operations {
 			one := &p.Operations[j]
 			what := one.Type
@@ -531,20 +525,12 @@ func podsToShow(pods []insight.Pod, which string) []insight.Pod {
 	return kept
 }
 
-// outSince is since when a Pod is out of service.
-func outSince(p *insight.Pod, now time.Time) string {
+// outSince is since when a Pod is out of service; nil if it is in service.
+func outSince(p *insight.Pod) *time.Time {
 	if p.State == insight.StateServing || p.State == insight.StateWaiting {
-		return ""
+		return nil
 	}
-	return since(p.Since, now)
-}
-
-// outAge is how long a Pod is out of service.
-func outAge(p *insight.Pod, now time.Time) string {
-	if p.State == insight.StateServing || p.State == insight.StateWaiting {
-		return ""
-	}
-	return age(p.Since, now)
+	return p.Since
 }
 
 func onNode(node string) string {

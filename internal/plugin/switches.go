@@ -15,7 +15,7 @@ import (
 
 // onSet makes a command that changes one CollaSet.
 func (p *plugin) onSet(
-	use, short, long string, act func(context.Context, *session, *appsv1alpha1.CollaSet, dryRun) (change, error),
+	use, short, long string, act func(*session, context.Context, *appsv1alpha1.CollaSet, dryRun) (change, error),
 ) *cobra.Command {
 	var dry dryRun
 	cmd := &cobra.Command{
@@ -28,7 +28,7 @@ func (p *plugin) onSet(
 			if err != nil {
 				return err
 			}
-			done, err := act(cmd.Context(), s, set, dry)
+			done, err := act(s, cmd.Context(), set, dry)
 			if err != nil {
 				return err
 			}
@@ -46,13 +46,7 @@ func (p *plugin) setFor(ctx context.Context, args []string, dry dryRun) (*sessio
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := p.checkOutput(); err != nil {
-		return nil, nil, err
-	}
-	if err := dry.check(); err != nil {
-		return nil, nil, err
-	}
-	s, err := p.connect()
+	s, err := p.sessionFor(dry)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -84,9 +78,7 @@ func (s *session) patchSet(ctx context.Context, set *appsv1alpha1.CollaSet, spec
 func (p *plugin) pauseCommand() *cobra.Command {
 	return p.onSet("pause", "Pause a CollaSet",
 		"Pause a CollaSet: it adds, removes and updates no Pods. Operations that have begun on a Pod are finished.",
-		func(ctx context.Context, s *session, set *appsv1alpha1.CollaSet, dry dryRun) (change, error) {
-			return s.pause(ctx, set, dry)
-		})
+		(*session).pause)
 }
 
 func (s *session) pause(ctx context.Context, set *appsv1alpha1.CollaSet, dry dryRun) (change, error) {
@@ -98,10 +90,7 @@ func (s *session) pause(ctx context.Context, set *appsv1alpha1.CollaSet, dry dry
 }
 
 func (p *plugin) resumeCommand() *cobra.Command {
-	return p.onSet("resume", "Resume a paused CollaSet", "Resume a paused CollaSet.",
-		func(ctx context.Context, s *session, set *appsv1alpha1.CollaSet, dry dryRun) (change, error) {
-			return s.resume(ctx, set, dry)
-		})
+	return p.onSet("resume", "Resume a paused CollaSet", "Resume a paused CollaSet.", (*session).resume)
 }
 
 func (s *session) resume(ctx context.Context, set *appsv1alpha1.CollaSet, dry dryRun) (change, error) {

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -8,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"kusionstack.io/kuperator/internal/insight"
 )
@@ -50,16 +50,11 @@ differ in more than the patch version.`,
 // readVersions reads the versions of the components. What may not be read is a gap.
 func (s *session) readVersions(ctx context.Context, v *insight.Versions) error {
 	v.Namespace = s.system
-	err := each(ctx, metav1.ListOptions{LabelSelector: partOfSuite},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return s.kube.AppsV1().Deployments(s.system).List(ctx, o)
-		}, func(deployment *appsv1.Deployment) {
+	err := each(ctx, metav1.ListOptions{LabelSelector: partOfSuite}, s.kube.AppsV1().Deployments(s.system).List,
+		func(deployment *appsv1.Deployment) {
 			c := insight.ComponentVersion{Name: deployment.Name}
 			if containers := deployment.Spec.Template.Spec.Containers; len(containers) > 0 {
-				c.Version = insight.ImageVersion(containers[0].Image)
-			}
-			if c.Version == "" { // an image that is named by its digest
-				c.Version = deployment.Labels["app.kubernetes.io/version"]
+				c.Version = imageVersion(deployment, containers[0].Image)
 			}
 			v.Components = append(v.Components, c)
 		})
@@ -75,14 +70,16 @@ func (s *session) readVersions(ctx context.Context, v *insight.Versions) error {
 	return nil
 }
 
+// imageVersion is the version of a component's image: its tag, or the label of its Deployment if it is named by its
+// digest. It is empty if neither tells.
+func imageVersion(deployment *appsv1.Deployment, image string) string {
+	return cmp.Or(insight.ImageVersion(image), deployment.Labels["app.kubernetes.io/version"])
+}
+
 func writeVersions(w io.Writer, v insight.Versions) {
 	fmt.Fprintf(w, "%s %s\n", name, v.Client)
 	for _, c := range v.Components {
-		version := c.Version
-		if version == "" {
-			version = "of unknown version"
-		}
-		fmt.Fprintf(w, "%s %s\n", c.Name, version)
+		fmt.Fprintf(w, "%s %s\n", c.Name, cmp.Or(c.Version, "of unknown version"))
 	}
 	if v.Namespace != "" && len(v.Components)+len(v.Gaps) == 0 {
 		fmt.Fprintf(w, "no component of the suite is installed in namespace %s: --suite-namespace chooses another\n",

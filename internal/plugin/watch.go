@@ -9,14 +9,8 @@ import (
 	"strings"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
-	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/insight"
 )
 
@@ -31,86 +25,21 @@ const (
 type live struct {
 	s         *session
 	namespace string
-	facts     insight.Facts // as first read, with what may not be
+	watched   []watched
+	gaps      []insight.Gap // about the kinds that are not watched, because they cannot be read
 	slow      insight.Facts // Namespaces and nodes, read again every refreshEvery
-	pods      cache.Store
-	sets      cache.Store
-	rules     cache.Store
-	jobs      cache.Store
-	// decorations are the PodDecorations.
-	decorations cache.Store
-	leases      cache.Store
-	changed     chan struct{}
+	changed   chan struct{}
 }
 
-// source is one kind that is watched.
-type source struct {
-	store   *cache.Store
-	example runtime.Object
-	list    func(context.Context, metav1.ListOptions) (runtime.Object, error)
-	watch   func(context.Context, metav1.ListOptions) (watch.Interface, error)
+// watched is a kind that is watched.
+type watched struct {
+	source
+	store cache.Store
 }
 
-func (l *live) sources() []source {
-	core, suite, leases := l.s.kube.CoreV1(), l.s.suite.AppsV1alpha1(), l.s.kube.CoordinationV1().Leases(l.s.system)
-	managed := func(o metav1.ListOptions) metav1.ListOptions {
-		o.LabelSelector = managedPods
-		return o
-	}
-	return []source{
-		{&l.pods, &corev1.Pod{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return core.Pods(l.namespace).List(ctx, managed(o))
-		}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return core.Pods(l.namespace).Watch(ctx, managed(o))
-		}},
-		{&l.sets, &appsv1alpha1.CollaSet{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return suite.CollaSets(l.namespace).List(ctx, o)
-		}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return suite.CollaSets(l.namespace).Watch(ctx, o)
-		}},
-		{&l.rules, &appsv1alpha1.PodTransitionRule{},
-			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				return suite.PodTransitionRules(l.namespace).List(ctx, o)
-			}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-				return suite.PodTransitionRules(l.namespace).Watch(ctx, o)
-			}},
-		{&l.jobs, &appsv1alpha1.OperationJob{},
-			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				return suite.OperationJobs(l.namespace).List(ctx, o)
-			}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-				return suite.OperationJobs(l.namespace).Watch(ctx, o)
-			}},
-		{&l.decorations, &appsv1alpha1.PodDecoration{},
-			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				return suite.PodDecorations(l.namespace).List(ctx, o)
-			}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-				return suite.PodDecorations(l.namespace).Watch(ctx, o)
-			}},
-		{&l.leases, &coordinationv1.Lease{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return leases.List(ctx, o)
-		}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return leases.Watch(ctx, o)
-		}},
-	}
-}
-
-// readable says which kinds the first reading could read: a watch on what is forbidden would be tried for ever.
-func (l *live) readable(s source) bool {
-	for _, g := range l.facts.Gaps {
-		switch {
-		case strings.HasPrefix(g.What, "collasets.") && s.store == &l.sets,
-			strings.HasPrefix(g.What, "podtransitionrules.") && s.store == &l.rules,
-			strings.HasPrefix(g.What, jobsResource) && s.store == &l.jobs,
-			strings.HasPrefix(g.What, decorationsResource) && s.store == &l.decorations,
-			strings.HasPrefix(g.What, "leases.") && s.store == &l.leases:
-			return false
-		}
-	}
-	return true
-}
-
-// start begins the watches and waits until each has been listed.
-func (l *live) start(ctx context.Context) error {
+// start begins the watches and waits until each has been listed. Kinds that the first reading could not read, by its
+// gaps, are not watched: that would be tried for ever.
+func (l *live) start(ctx context.Context, gaps []insight.Gap) error {
 	var synced []cache.InformerSynced
 	wakeUp := func(any) {
 		select {
@@ -118,20 +47,21 @@ func (l *live) start(ctx context.Context) error {
 		default:
 		}
 	}
-	for _, s := range l.sources() {
-		if !l.readable(s) {
+	for _, from := range l.s.sources(l.namespace) {
+		isItsGap := func(g insight.Gap) bool { return strings.HasPrefix(g.What, from.resource+" ") }
+		if i := slices.IndexFunc(gaps, isItsGap); i >= 0 {
+			l.gaps = append(l.gaps, gaps[i])
 			continue
 		}
-		lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{ListWithContextFunc: s.list,
-			WatchFuncWithContext: s.watch}, l.s.kube)
 		handler := cache.ResourceEventHandlerFuncs{AddFunc: wakeUp, UpdateFunc: func(_, now any) { wakeUp(now) },
 			DeleteFunc: wakeUp}
-		if s.store == &l.leases {
+		if from.resource == leasesResource {
 			handler = cache.ResourceEventHandlerFuncs{} // they are renewed all the time
 		}
-		store, controller := cache.NewInformerWithOptions(cache.InformerOptions{ListerWatcher: lw, ObjectType: s.example,
-			Handler: handler})
-		*s.store = store
+		store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+			ListerWatcher: cache.ToListWatcherWithWatchListSemantics(from.requests, l.s.kube),
+			ObjectType:    from.example, Handler: handler})
+		l.watched = append(l.watched, watched{from, store})
 		synced = append(synced, controller.HasSynced)
 		go controller.RunWithContext(ctx)
 	}
@@ -150,33 +80,14 @@ func (l *live) refresh(ctx context.Context) error {
 // now are the facts as the watches show them.
 func (l *live) now() insight.Facts {
 	f := insight.Facts{Now: l.s.now(), System: l.s.system, Namespaces: l.slow.Namespaces,
-		NamespaceLabels: l.slow.NamespaceLabels, Nodes: l.slow.Nodes, Gaps: slices.Clone(l.slow.Gaps),
-		LeasesKnown: l.leases != nil}
-	collect(l.pods, func(pod *corev1.Pod) { f.Pods = append(f.Pods, *pod) })
-	collect(l.sets, func(set *appsv1alpha1.CollaSet) { f.CollaSets = append(f.CollaSets, *set) })
-	collect(l.rules, func(r *appsv1alpha1.PodTransitionRule) { f.Rules = append(f.Rules, *r) })
-	collect(l.jobs, func(job *appsv1alpha1.OperationJob) { f.Jobs = append(f.Jobs, *job) })
-	collect(l.decorations, func(d *appsv1alpha1.PodDecoration) { f.Decorations = append(f.Decorations, *d) })
-	collect(l.leases, func(lease *coordinationv1.Lease) { f.Leases = append(f.Leases, *lease) })
-	for _, g := range l.facts.Gaps {
-		for _, watched := range []string{"collasets.", "podtransitionrules.", jobsResource, decorationsResource, "leases."} {
-			if strings.HasPrefix(g.What, watched) {
-				f.Gaps = append(f.Gaps, g)
-			}
+		NamespaceLabels: l.slow.NamespaceLabels, Nodes: l.slow.Nodes, Gaps: slices.Concat(l.slow.Gaps, l.gaps)}
+	for _, w := range l.watched {
+		for _, object := range w.store.List() {
+			w.into(&f, object)
 		}
+		f.LeasesKnown = f.LeasesKnown || w.resource == leasesResource
 	}
 	return f
-}
-
-func collect[T any](store cache.Store, f func(T)) {
-	if store == nil {
-		return
-	}
-	for _, o := range store.List() {
-		if item, ok := o.(T); ok {
-			f(item)
-		}
-	}
 }
 
 // watch draws the fleet again whenever it changes, until its context ends.
@@ -204,8 +115,8 @@ func (s *session) followFacts(ctx context.Context, namespace string, seen func(i
 	if err != nil {
 		return err
 	}
-	l := &live{s: s, namespace: namespace, facts: first, changed: make(chan struct{}, 1)}
-	if err := l.start(ctx); err != nil {
+	l := &live{s: s, namespace: namespace, changed: make(chan struct{}, 1)}
+	if err := l.start(ctx, first.Gaps); err != nil {
 		return err
 	}
 	refresh := s.clock.NewTicker(refreshEvery)

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -55,10 +56,7 @@ func (p *plugin) why(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := p.checkOutput(); err != nil {
-		return err
-	}
-	s, err := p.connect()
+	s, err := p.sessionFor(dryRunNone)
 	if err != nil {
 		return err
 	}
@@ -85,10 +83,7 @@ type waiting struct {
 
 // whatWaits lists what one may ask why about.
 func (p *plugin) whatWaits(ctx context.Context) error {
-	if err := p.checkOutput(); err != nil {
-		return err
-	}
-	s, err := p.connect()
+	s, err := p.sessionFor(dryRunNone)
 	if err != nil {
 		return err
 	}
@@ -161,7 +156,7 @@ func writeWaiting(w io.Writer, found waitList, f insight.Fleet) {
 	}
 	for i, line := range lines {
 		if i == maxTargets {
-			fmt.Fprintf(w, "  and %s (-o json has them)\n", plural(len(lines)-maxTargets, "more reason"))
+			fmt.Fprintf(w, "  and %s (-o json has them)\n", insight.Plural(len(lines)-maxTargets, "more reason"))
 			return
 		}
 		fmt.Fprintf(w, "  %s\n", line)
@@ -183,18 +178,7 @@ func (s *session) answerFrom(ctx context.Context, facts insight.Facts, ref insig
 	if err != nil {
 		return insight.Answer{}, err
 	}
-	var answer insight.Answer
-	var found bool
-	switch ref.Kind {
-	case appsv1alpha1.OperationJobKind:
-		answer, found = insight.WhyJob(facts, ref.Namespace, ref.Name, events)
-	case appsv1alpha1.PodDecorationKind:
-		answer, found = insight.WhyDecoration(facts, ref.Namespace, ref.Name, events)
-	case "Pod":
-		answer, found = insight.WhyPod(facts, ref.Namespace, ref.Name, events)
-	default:
-		answer, found = insight.WhyWorkload(facts, ref, events)
-	}
+	answer, found := insight.Why(facts, ref, events)
 	if !found {
 		return answer, notThere(&facts, ref)
 	}
@@ -317,16 +301,12 @@ func summary(a insight.Answer) string {
 	}
 	p := a.Pod
 	text := joined(fmt.Sprintf("Pod %s/%s", p.Namespace, p.Name), string(p.State), onNode(p.Node),
-		outSince(p, a.ObservedAt))
+		since(outSince(p), a.ObservedAt))
 	if p.Revision != "" {
 		text += "\n  revision " + p.Revision
 	}
 	for _, o := range p.Operations {
-		kind := o.Type
-		if kind == "" {
-			kind = "operation without a type"
-		}
-		by := o.ID
+		kind, by := cmp.Or(o.Type, "operation without a type"), o.ID
 		if o.Job != "" {
 			by = "operationjob/" + o.Job
 		}

@@ -78,17 +78,9 @@ func defaultCollaSet(_ context.Context, request admission.Request) admission.Res
 
 // validateCollaSet refuses what no Pod can ever be made of, or what no controller could act upon.
 func validateCollaSet(_ context.Context, request admission.Request) admission.Response {
-	if !concerns(request, "collasets", admissionv1.Create, admissionv1.Update) {
-		return admission.Allowed("")
-	}
-	if same, err := leavesSpec(request); err != nil {
-		return undecodable(appsv1alpha1.CollaSetKind, err)
-	} else if same {
-		return admission.Allowed("")
-	}
 	set := appsv1alpha1.CollaSet{}
-	if err := json.Unmarshal(request.Object.Raw, &set); err != nil {
-		return undecodable(appsv1alpha1.CollaSetKind, err)
+	if answer := changed(request, "collasets", appsv1alpha1.CollaSetKind, &set); answer != nil {
+		return *answer
 	}
 	var errs field.ErrorList
 	warnings := warnCollaSet(&set.Spec)

@@ -74,7 +74,7 @@ func handlers(pods *podMutator, removing *remover, changes *forecaster) map[stri
 		pathDeletePods:                 removing.deletion,
 		pathEvictPods:                  removing.eviction,
 		pathMutateCollaSets:            defaultCollaSet,
-		pathValidateCollaSets:          changes.validateCollaSet,
+		pathValidateCollaSets:          changes.validateAndForecast,
 		pathValidatePodTransitionRules: validatePodTransitionRule,
 		pathValidateResourceContexts:   validateResourceContext,
 		pathValidatePodDecorations:     changes.validatePodDecoration,

@@ -83,21 +83,19 @@ func (c *connections) evictable() *connection {
 
 // before orders connections by which goes first.
 func before(a, b *connection, by map[string]int) int {
-	switch {
-	case a.believed != b.believed:
-		return falseFirst(a.believed)
-	case (a.idle > 0) != (b.idle > 0):
-		return falseFirst(a.idle == 0)
-	}
-	return cmp.Or(cmp.Compare(a.idle, b.idle), cmp.Compare(by[b.from], by[a.from]), cmp.Compare(a.number, b.number))
+	return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.idle, b.idle), cmp.Compare(by[b.from], by[a.from]),
+		cmp.Compare(a.number, b.number))
 }
 
-// falseFirst compares two values that differ, of which one is given.
-func falseFirst(one bool) int {
-	if one {
-		return 1
+// rank is lower for a connection that is not believed, and among equals for one that is idle.
+func (c *connection) rank() (rank int) {
+	if c.believed {
+		rank = 2
 	}
-	return -1
+	if c.idle == 0 {
+		rank++
+	}
+	return rank
 }
 
 // tell is told what becomes of a connection.

@@ -43,8 +43,8 @@ func (f *flags) forecaster(serverCan func(context.Context) (revision.Capabilitie
 	return &forecaster{serverCan: revision.OnlyImages(renews, f.restart.With(serverCan)), renews: renews}
 }
 
-// validateCollaSet is validateCollaSet, with the forecast as a warning if Pods are not updated in place.
-func (f *forecaster) validateCollaSet(ctx context.Context, request admission.Request) admission.Response {
+// validateAndForecast is validateCollaSet, with the forecast as a warning if Pods are not updated in place.
+func (f *forecaster) validateAndForecast(ctx context.Context, request admission.Request) admission.Response {
 	response := validateCollaSet(ctx, request)
 	if response.Allowed && concerns(request, "collasets", admissionv1.Update) {
 		response.Warnings = append(response.Warnings, f.forecast(ctx, request)...)

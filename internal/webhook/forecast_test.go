@@ -101,7 +101,7 @@ func TestWhatComesIsAnnounced(t *testing.T) {
 		t.Run(title, func(t *testing.T) {
 			was := old(t)
 			f := &forecaster{serverCan: newest}
-			response := f.validateCollaSet(t.Context(), ask(t, "collasets", with(t, was, "["+tc.patch+"]"), was))
+			response := f.validateAndForecast(t.Context(), ask(t, "collasets", with(t, was, "["+tc.patch+"]"), was))
 			require.True(t, response.Allowed, response.Result)
 			var announced []string
 			for _, w := range response.Warnings {
@@ -135,7 +135,7 @@ func TestWhatComesIsAnnounced(t *testing.T) {
 	} {
 		t.Run("with --compatibility, "+title, func(t *testing.T) {
 			was := old(t)
-			response := (&flags{compatibility: bootstrap.KuperatorV07}).forecaster(newest).validateCollaSet(t.Context(),
+			response := (&flags{compatibility: bootstrap.KuperatorV07}).forecaster(newest).validateAndForecast(t.Context(),
 				ask(t, "collasets", with(t, was, "["+tc.patch+"]"), was))
 			require.True(t, response.Allowed, response.Result)
 			if tc.want == "" {
@@ -150,7 +150,7 @@ func TestWhatComesIsAnnounced(t *testing.T) {
 			was := with(t, soundSet, running+`, {op: add, path: /status/updatedRevision, value: web-2},
 				{op: add, path: /status/updatedReplicas, value: `+updated+`}]`)
 			f := &forecaster{serverCan: newest}
-			response := f.validateCollaSet(t.Context(), ask(t, "collasets", with(t, was, "["+env+"]"), was))
+			response := f.validateAndForecast(t.Context(), ask(t, "collasets", with(t, was, "["+env+"]"), was))
 			assert.Equal(t, want, strings.Count(strings.Join(response.Warnings, "\n"), "3 Pods will be re-created"))
 		}
 	})
@@ -159,7 +159,7 @@ func TestWhatComesIsAnnounced(t *testing.T) {
 			return revision.Capabilities{}, errors.New("away")
 		}}
 		was := old(t)
-		response := f.validateCollaSet(t.Context(), ask(t, "collasets", with(t, was, "["+env+"]"), was))
+		response := f.validateAndForecast(t.Context(), ask(t, "collasets", with(t, was, "["+env+"]"), was))
 		assert.True(t, response.Allowed)
 		assert.NotContains(t, strings.Join(response.Warnings, "\n"), "3 Pods")
 	})

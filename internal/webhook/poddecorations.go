@@ -10,7 +10,6 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -22,17 +21,9 @@ import (
 
 // validatePodDecoration refuses PodDecorations that can never work, and warns of what becomes of the Pods.
 func (f *forecaster) validatePodDecoration(ctx context.Context, request admission.Request) admission.Response {
-	if !concerns(request, "poddecorations", admissionv1.Create, admissionv1.Update) {
-		return admission.Allowed("")
-	}
-	if same, err := leavesSpec(request); err != nil {
-		return undecodable(appsv1alpha1.PodDecorationKind, err)
-	} else if same {
-		return admission.Allowed("")
-	}
 	d := appsv1alpha1.PodDecoration{}
-	if err := json.Unmarshal(request.Object.Raw, &d); err != nil {
-		return undecodable(appsv1alpha1.PodDecorationKind, err)
+	if answer := changed(request, "poddecorations", appsv1alpha1.PodDecorationKind, &d); answer != nil {
+		return *answer
 	}
 	errs := checkPodDecoration(&d.Spec)
 	after, err := decorationIn(request.Object.Raw)
@@ -51,13 +42,11 @@ func (f *forecaster) validatePodDecoration(ctx context.Context, request admissio
 
 // checkPodDecoration checks the selectors. The schema and decoration.Parse check the rest.
 func checkPodDecoration(spec *appsv1alpha1.PodDecorationSpec) field.ErrorList {
-	check := func(selector *metav1.LabelSelector, path *field.Path) field.ErrorList {
-		return metav1validation.ValidateLabelSelector(selector, metav1validation.LabelSelectorValidationOptions{}, path)
-	}
 	path := field.NewPath("spec")
-	errs := check(spec.Selector, path.Child("selector"))
+	errs := checkSelector(spec.Selector, path.Child("selector"))
 	if rolling := spec.UpdateStrategy.RollingUpdate; rolling != nil {
-		errs = append(errs, check(rolling.Selector, path.Child("updateStrategy", "rollingUpdate", "selector"))...)
+		errs = append(errs,
+			checkSelector(rolling.Selector, path.Child("updateStrategy", "rollingUpdate", "selector"))...)
 	}
 	return errs
 }

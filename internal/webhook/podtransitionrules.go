@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/base64"
-	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"net/url"
@@ -12,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -28,17 +26,9 @@ const emptyBundle = "Cg=="
 // validatePodTransitionRule refuses what the schema cannot see to be wrong: selectors, certificates, ports. It never
 // connects to a webhook rule's server.
 func validatePodTransitionRule(_ context.Context, request admission.Request) admission.Response {
-	if !concerns(request, "podtransitionrules", admissionv1.Create, admissionv1.Update) {
-		return admission.Allowed("")
-	}
-	if same, err := leavesSpec(request); err != nil {
-		return undecodable(appsv1alpha1.PodTransitionRuleKind, err)
-	} else if same {
-		return admission.Allowed("")
-	}
 	rule := appsv1alpha1.PodTransitionRule{}
-	if err := json.Unmarshal(request.Object.Raw, &rule); err != nil {
-		return undecodable(appsv1alpha1.PodTransitionRuleKind, err)
+	if answer := changed(request, "podtransitionrules", appsv1alpha1.PodTransitionRuleKind, &rule); answer != nil {
+		return *answer
 	}
 	errs, warnings := checkPodTransitionRule(&rule.Spec)
 	return verdict(appsv1alpha1.Kind(appsv1alpha1.PodTransitionRuleKind), nameOf(rule.ObjectMeta), errs, warnings)

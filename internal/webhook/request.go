@@ -66,6 +66,26 @@ func leavesSpec(request admission.Request) (bool, error) {
 	return bytes.Equal(was.Spec, is.Spec), nil
 }
 
+// changed reads the object of a request that creates one, or changes the spec of one. It returns the answer to any other
+// request, and to one that cannot be read; nil if the object has to be validated.
+func changed(request admission.Request, resource, kind string, object any) *admission.Response {
+	answer := admission.Allowed("")
+	if !concerns(request, resource, admissionv1.Create, admissionv1.Update) {
+		return &answer
+	}
+	isSame, err := leavesSpec(request)
+	if err == nil && !isSame {
+		err = json.Unmarshal(request.Object.Raw, object)
+	}
+	switch {
+	case err != nil:
+		answer = undecodable(kind, err)
+	case !isSame:
+		return nil
+	}
+	return &answer
+}
+
 // undecodable is the answer to an object that does not fit its type.
 func undecodable(kind string, err error) admission.Response {
 	return admission.Errored(http.StatusBadRequest,

@@ -2,10 +2,8 @@ package webhook
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
-	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -18,17 +16,9 @@ const maxReported = 10
 // validateResourceContext refuses a pool that has an instance ID twice. Whose the entries are does not matter: a pool
 // may be shared by several CollaSets, under any name.
 func validateResourceContext(_ context.Context, request admission.Request) admission.Response {
-	if !concerns(request, "resourcecontexts", admissionv1.Create, admissionv1.Update) {
-		return admission.Allowed("")
-	}
-	if same, err := leavesSpec(request); err != nil {
-		return undecodable(appsv1alpha1.ResourceContextKind, err)
-	} else if same {
-		return admission.Allowed("")
-	}
 	pool := appsv1alpha1.ResourceContext{}
-	if err := json.Unmarshal(request.Object.Raw, &pool); err != nil {
-		return undecodable(appsv1alpha1.ResourceContextKind, err)
+	if answer := changed(request, "resourcecontexts", appsv1alpha1.ResourceContextKind, &pool); answer != nil {
+		return *answer
 	}
 	return verdict(appsv1alpha1.Kind(appsv1alpha1.ResourceContextKind), nameOf(pool.ObjectMeta),
 		duplicateIDs(pool.Spec.Contexts), nil)

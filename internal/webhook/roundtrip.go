@@ -51,10 +51,12 @@ func checkRoundTrip(request admission.Request) (field.ErrorList, []string) {
 		!slices.ContainsFunc(slices.Collect(maps.Keys(after.Metadata.Annotations)), held) {
 		return nil, nil
 	}
+	now := ownValues(after.Spec)
 	var errs field.ErrorList
 	if request.Operation == admissionv1.Update && json.Unmarshal(request.OldObject.Raw, &before) == nil {
-		for _, path := range slices.Sorted(maps.Keys(unknown(before.Spec))) {
-			if lost(after.Spec, path) {
+		was := ownValues(before.Spec)
+		for _, path := range slices.Sorted(maps.Keys(was)) {
+			if value, hasPlace := now[path]; isSet(was[path]) && hasPlace && value == nil {
 				errs = append(errs, field.Forbidden(field.NewPath("spec."+path),
 					"it is gone, as if a program built on older types had written the CollaSet: "+
 						"write it as a patch, or take the labels and annotations "+rolloutPrefix+"… away as well"))
@@ -62,7 +64,8 @@ func checkRoundTrip(request admission.Request) (field.ErrorList, []string) {
 		}
 	}
 	var warnings []string
-	if names := slices.Sorted(maps.Keys(unknown(after.Spec))); len(names) > 0 {
+	maps.DeleteFunc(now, func(_ string, value any) bool { return !isSet(value) })
+	if names := slices.Sorted(maps.Keys(now)); len(names) > 0 {
 		warnings = append(warnings, listed("KusionStack Rollout loses, when it writes the CollaSet, in spec: ", names))
 	}
 	if partition, isText := at(after.Spec, partitionField).(string); isText {
@@ -73,37 +76,24 @@ func checkRoundTrip(request admission.Request) (field.ErrorList, []string) {
 	return errs, warnings
 }
 
-// unknown are the fields that are set to something, by their path in spec.
-func unknown(spec map[string]any) map[string]bool {
-	set := map[string]bool{}
+// ownValues are the values of the fields that v0.7 does not have, by their path in spec, as far as what a field is a
+// part of is there: nil for a field that is absent. Who takes the whole away does not lose the field by accident.
+func ownValues(spec map[string]any) map[string]any {
+	values := map[string]any{}
 	for _, path := range ownFields {
-		if v := at(spec, path); v != nil && !reflect.ValueOf(v).IsZero() {
-			set[strings.Join(path, ".")] = true
+		whole, name := path[:len(path)-1], path[len(path)-1]
+		if fields, is := at(spec, whole).(map[string]any); is {
+			values[strings.Join(path, ".")] = fields[name]
 		}
 	}
 	for name, container := range initContainers(spec) {
-		if container["restartPolicy"] != nil {
-			set[restartPolicyOf(name)] = true
-		}
+		values["template.spec.initContainers["+name+"].restartPolicy"] = container["restartPolicy"]
 	}
-	return set
+	return values
 }
 
-// lost reports whether the field is absent while what it is a part of is there: who takes that away does not lose the
-// field by accident.
-func lost(spec map[string]any, path string) bool {
-	for name, container := range initContainers(spec) {
-		if path == restartPolicyOf(name) {
-			return container["restartPolicy"] == nil
-		}
-	}
-	i := slices.IndexFunc(ownFields, func(f []string) bool { return strings.Join(f, ".") == path })
-	return i >= 0 && at(spec, ownFields[i]) == nil && at(spec, ownFields[i][:len(ownFields[i])-1]) != nil
-}
-
-func restartPolicyOf(container string) string {
-	return "template.spec.initContainers[" + container + "].restartPolicy"
-}
+// isSet reports whether a value is there and says something.
+func isSet(value any) bool { return value != nil && !reflect.ValueOf(value).IsZero() }
 
 // initContainers are those of the template, by name.
 func initContainers(spec map[string]any) map[string]map[string]any {

@@ -78,7 +78,7 @@ func newServer(address string, shown certificate) *server {
 		rooms: map[string]*semaphore.Weighted{}, connections: connections{most: mostConnections},
 	}
 	removals, others := semaphore.NewWeighted(mostAtOnce), semaphore.NewWeighted(mostAtOnce)
-	for path := range handlers(nil, nil, nil) {
+	for _, path := range guarded {
 		s.rooms[path] = others
 	}
 	s.rooms[pathDeletePods], s.rooms[pathEvictPods] = removals, removals

@@ -127,36 +127,36 @@ const (
 )
 
 func TestWhatNoAPIServerSendsIsTurnedAwayBeforeItsBody(t *testing.T) {
-	guarded, read := serve(t, &shown{token: secret, needed: true}, nil)
+	with, read := serve(t, &shown{token: secret, needed: true}, nil)
 	without, readWithout := serve(t, &shown{}, nil)
 	early, _ := serve(t, &shown{needed: true}, nil)
 	tests := map[string]struct {
 		at, method, path, contentType, length string
 		want                                  int
 	}{
-		"an unknown path":      {guarded, "POST", "/metrics/" + secret, jsonType, "Content-Length: 1000", 404},
-		"the root":             {guarded, "POST", "/", jsonType, "Content-Length: 1000", 404},
-		"another method":       {guarded, "PUT", "/mutate-pods/" + secret, jsonType, "Content-Length: 1000", 405},
-		"another type":         {guarded, "POST", "/mutate-pods/" + secret, "text/plain", "Content-Length: 1000", 415},
-		"more than any review": {guarded, "POST", "/mutate-pods/" + secret, jsonType, "Content-Length: 7340032", 413},
-		"a part of the token":  {guarded, "POST", "/delete-pods/" + secret[1:], jsonType, "Content-Length: 1000", 403},
-		"the token and more": {guarded, "POST", "/delete-pods/" + secret + "/x", jsonType,
+		"an unknown path":      {with, "POST", "/metrics/" + secret, jsonType, "Content-Length: 1000", 404},
+		"the root":             {with, "POST", "/", jsonType, "Content-Length: 1000", 404},
+		"another method":       {with, "PUT", "/mutate-pods/" + secret, jsonType, "Content-Length: 1000", 405},
+		"another type":         {with, "POST", "/mutate-pods/" + secret, "text/plain", "Content-Length: 1000", 415},
+		"more than any review": {with, "POST", "/mutate-pods/" + secret, jsonType, "Content-Length: 7340032", 413},
+		"a part of the token":  {with, "POST", "/delete-pods/" + secret[1:], jsonType, "Content-Length: 1000", 403},
+		"the token and more": {with, "POST", "/delete-pods/" + secret + "/x", jsonType,
 			"Content-Length: 1000", 403},
-		"the token in capitals": {guarded, "POST", "/delete-pods/" + strings.ToUpper(secret), jsonType,
+		"the token in capitals": {with, "POST", "/delete-pods/" + strings.ToUpper(secret), jsonType,
 			"Content-Length: 1000", 403},
-		"a body of an unknown length": {guarded, "POST", "/evict-pods/", jsonType, "Transfer-Encoding: chunked", 403},
+		"a body of an unknown length": {with, "POST", "/evict-pods/", jsonType, "Transfer-Encoding: chunked", 403},
 		"before there is a token":     {early, "POST", "/mutate-pods/", jsonType, "Content-Length: 1000", 403},
 		"another type, no token":      {without, "POST", "/mutate-pods", "text/plain", "Content-Length: 1000", 415},
-		"no HTTP":                     {guarded, "\x00\x01", "/", jsonType, "Content-Length: 1000", 400},
-		"a long header": {guarded, "POST", "/mutate-pods", strings.Repeat("x", 3*mostHeader),
+		"no HTTP":                     {with, "\x00\x01", "/", jsonType, "Content-Length: 1000", 400},
+		"a long header": {with, "POST", "/mutate-pods", strings.Repeat("x", 3*mostHeader),
 			"Content-Length: 1000", 431},
 	}
-	for path := range handlers(nil, nil, nil) {
+	for _, path := range guarded {
 		for name, call := range map[string]string{"": path, "a guess at ": path + "/guess"} {
 			tests[name+path] = struct {
 				at, method, path, contentType, length string
 				want                                  int
-			}{guarded, "POST", call, jsonType, "Content-Length: 1000", 403}
+			}{with, "POST", call, jsonType, "Content-Length: 1000", 403}
 		}
 	}
 	t.Cleanup(func() { require.Zero(t, read.Load()+readWithout.Load()) })
@@ -183,7 +183,7 @@ func TestWhoIsTurnedAwayLearnsWhy(t *testing.T) {
 }
 
 func TestAReviewIsReadAtEveryPath(t *testing.T) {
-	guarded, read := serve(t, &shown{token: secret, needed: true}, nil)
+	with, read := serve(t, &shown{token: secret, needed: true}, nil)
 	without, _ := serve(t, &shown{}, nil)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 		ForceAttemptHTTP2: true} //nolint:gosec // the certificate is not what is tested
@@ -197,16 +197,17 @@ func TestAReviewIsReadAtEveryPath(t *testing.T) {
 		require.Equal(t, 1, response.ProtoMajor, "a connection is one request")
 		return response.StatusCode
 	}
-	for path := range handlers(nil, nil, nil) {
-		require.Equal(t, http.StatusOK, send("https://"+guarded+path+"/"+secret+"?timeout=5s", strings.NewReader("{}")), path)
+	for _, path := range guarded {
+		review := "https://" + with + path + "/" + secret + "?timeout=5s"
+		require.Equal(t, http.StatusOK, send(review, strings.NewReader("{}")), path)
 		require.Equal(t, http.StatusOK, send("https://"+without+path, strings.NewReader("{}")), path)
 	}
 	read.Store(0)
-	require.Equal(t, http.StatusOK, send("https://"+guarded+"/mutate-pods/"+secret,
+	require.Equal(t, http.StatusOK, send("https://"+with+"/mutate-pods/"+secret,
 		bytes.NewReader(make([]byte, mostReview))))
 	require.EqualValues(t, mostReview, read.Load(), "the largest review")
 	stream := io.MultiReader(bytes.NewReader(make([]byte, mostReview)), strings.NewReader("x")) // of no known length
-	require.Equal(t, http.StatusBadRequest, send("https://"+guarded+"/mutate-pods/"+secret, stream))
+	require.Equal(t, http.StatusBadRequest, send("https://"+with+"/mutate-pods/"+secret, stream))
 	require.EqualValues(t, 2*mostReview, read.Load())
 }
 

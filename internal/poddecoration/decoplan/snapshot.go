@@ -3,7 +3,6 @@ package decoplan
 import (
 	"cmp"
 	"slices"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -204,9 +203,7 @@ func (p *Pod) isMarked() bool { return podops.MarkedBy(p.View, appsv1alpha1.ToDe
 
 // wasCancelled reports whether it was asked for here, and the mark is gone: an asker does not ask again then.
 func (p *Pod) wasCancelled() bool {
-	_, marked := p.View.Labels[appsv1alpha1.ToDeleteLabel]
-	recorded := strings.Split(p.View.Annotations[appsv1alpha1.ToDeleteLabel+podops.AskersSuffix], ",")
-	return !marked && slices.Contains(recorded, OperatorID)
+	return !p.isMarked() && podops.Recorded(p.View, appsv1alpha1.ToDeleteLabel, OperatorID)
 }
 
 // hasAny reports whether the Pod was made with some revision of a decoration.

@@ -289,17 +289,6 @@ func (p *Proxy) Arm(f Fault) *Armed {
 	return a
 }
 
-// DisarmAll ends all faults.
-func (p *Proxy) DisarmAll() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, a := range p.armed {
-		a.over = true
-	}
-	p.armed = nil
-	p.wake()
-}
-
 func (p *Proxy) disarm(a *Armed) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
