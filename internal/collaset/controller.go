@@ -103,7 +103,7 @@ func Component() bootstrap.Component {
 				"What a CollaSet does not say is filled in as Kuperator v0.7 has it (docs/migrate/from-kuperator.md has the table); what it says holds.")
 			fs.Var(&own.restart, revision.RestartAnnotationsFlag, revision.RestartAnnotationsUsage)
 		},
-		Setup: func(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error { return setup(ctx, mgr, o, own) },
+		Setup: func(ctx context.Context, mgr ctrl.Manager, _ bootstrap.Options) error { return setup(ctx, mgr, own) },
 	}
 }
 
@@ -198,7 +198,7 @@ func stripPod(object any) (any, error) {
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own settings) error {
+func setup(ctx context.Context, mgr ctrl.Manager, own settings) error {
 	if own.limits.InFlight < 1 {
 		return fmt.Errorf("--max-pods-in-flight is %d: name at least one, or no Pod is ever updated", own.limits.InFlight)
 	}

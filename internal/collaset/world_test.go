@@ -148,7 +148,7 @@ func (w *world) ByIndex(_, value string) ([]*podcache.Pod, error) {
 }
 
 func podOwners(pod client.Object) []string {
-	owners, _ := podOwner(pod) //nolint:errcheck // it is a Pod
+	owners, _ := podOwner(pod)
 	return owners
 }
 

@@ -20,17 +20,19 @@ import (
 const pageSize = 1000
 
 // selectPods resolves spec.targetSelector: names of Pods, sorted, that are not being deleted. It reads past the cache,
-// which has managed Pods only and may be late: the answer is recorded for good. invalid is what is wrong with a selector
-// that selects nothing, whatever there is.
+// which has managed Pods only and may be late: the answer is recorded for good. invalid is what is wrong with a
+// selector that selects nothing, whatever there is.
 func selectPods(
 	ctx context.Context, live client.Reader, job *appsv1alpha1.OperationJob,
 ) (names []string, invalid string, err error) {
 	s := job.Spec.TargetSelector
 	selector := labels.Everything()
 	if s.LabelSelector != nil {
-		if selector, err = metav1.LabelSelectorAsSelector(s.LabelSelector); err != nil {
-			return nil, "spec.targetSelector.labelSelector is not valid, create another OperationJob: " + err.Error(), nil
+		wanted, problem := metav1.LabelSelectorAsSelector(s.LabelSelector)
+		if problem != nil {
+			return nil, "spec.targetSelector.labelSelector is not valid, create another OperationJob: " + problem.Error(), nil
 		}
+		selector = wanted
 	}
 	belongs := func(metav1.Object) bool { return true }
 	if s.Workload != nil {

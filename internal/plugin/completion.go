@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
@@ -45,7 +44,7 @@ func (p *plugin) completeNames(kinds ...string) completion {
 				continue
 			}
 			resource := s.dynamic.Resource(completable[kind])
-			var objects dynamic.ResourceInterface = resource.Namespace(s.namespace)
+			objects := resource.Namespace(s.namespace)
 			switch kind {
 			case "Pod":
 				options.LabelSelector = managedPods
