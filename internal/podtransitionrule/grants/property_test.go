@@ -615,6 +615,14 @@ func TestAReplacedPodIsNoLoss(t *testing.T) {
 				maxUnavailable("0"), maxUnavailable("1"), available("", "100%"), available("", "1"), available("0", "60%"),
 			}).Draw(t, "bound")}
 		}
+		for i := range int(w.owner.Replicas) {
+			if rapid.Bool().Draw(t, "replaced") {
+				w.surge(i)
+			}
+		}
+		for i := range w.pods {
+			w.pods[i].Ready = true
+		}
 		w.seen = nil
 		w.changed()
 		for range rapid.IntRange(20, 160).Draw(t, "steps") {
