@@ -318,7 +318,10 @@ func (a applier) deletePods(ctx context.Context, o *observation, plan *setplan.P
 }
 
 // entryWriter writes the ResourceContext.
-type entryWriter struct{ *server }
+type entryWriter struct {
+	*server
+	pools *pools
+}
 
 // store writes the ResourceContext if the plan has it written, and reports whether what depends on it may follow.
 func (w entryWriter) store(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) bool {
@@ -338,12 +341,25 @@ func (w entryWriter) store(ctx context.Context, o *observation, plan *setplan.Pl
 	return !plan.EntriesFirst
 }
 
-// storeEntries replaces the entries of the ResourceContext, creating or deleting it as needed. CollaSets that share one
-// may write it at once: the API server refuses all but the first, and they decide again.
+// storeEntries replaces the entries of the ResourceContext, creating or deleting it as needed.
 func (w entryWriter) storeEntries(ctx context.Context, o *observation, entries []setplan.Entry) error {
 	if o.context == nil && len(entries) == 0 {
 		return nil
 	}
+	key := types.NamespacedName{Namespace: o.set.Namespace, Name: contextName(o.set)}
+	err := w.pools.of(key).write(o.context,
+		func() (string, error) { return w.newestEntries(ctx, key) },
+		func() (*appsv1alpha1.ResourceContext, error) { return w.writeEntries(ctx, o, key, entries) })
+	if len(entries) == 0 && client.IgnoreNotFound(err) == nil { // it is gone
+		w.pools.forget(key)
+	}
+	return err
+}
+
+// writeEntries returns the ResourceContext as it is then, nil if it is deleted.
+func (w entryWriter) writeEntries(
+	ctx context.Context, o *observation, key types.NamespacedName, entries []setplan.Entry,
+) (*appsv1alpha1.ResourceContext, error) {
 	owner := client.ObjectKeyFromObject(o.set)
 	details := make([]appsv1alpha1.ContextDetail, len(entries))
 	for i, e := range entries {
@@ -352,11 +368,11 @@ func (w entryWriter) storeEntries(ctx context.Context, o *observation, entries [
 	switch {
 	case o.context == nil:
 		rc := &appsv1alpha1.ResourceContext{
-			ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: contextName(o.set)},
+			ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
 			Spec:       appsv1alpha1.ResourceContextSpec{Contexts: details},
 		}
 		if err := w.client.Create(ctx, rc); err != nil {
-			return fmt.Errorf("creating the ResourceContext: %w", err)
+			return nil, fmt.Errorf("creating the ResourceContext: %w", err)
 		}
 		o.context = rc
 		w.writes.Created(owner, rc)
@@ -364,19 +380,20 @@ func (w entryWriter) storeEntries(ctx context.Context, o *observation, entries [
 		err := w.client.Delete(ctx, o.context.DeepCopy(),
 			client.Preconditions{UID: &o.context.UID, ResourceVersion: &o.context.ResourceVersion})
 		if err != nil {
-			return fmt.Errorf("deleting the empty ResourceContext: %w", err)
+			return nil, fmt.Errorf("deleting the empty ResourceContext: %w", err)
 		}
 		w.writes.Deleted(owner, o.context)
+		return nil, nil
 	default:
 		rc := o.context.DeepCopy()
 		rc.Spec.Contexts = details
 		if err := w.client.Update(ctx, rc); err != nil {
-			return fmt.Errorf("writing the ResourceContext: %w", err)
+			return nil, fmt.Errorf("writing the ResourceContext: %w", err)
 		}
 		o.context = rc
 		w.writes.Wrote(owner, rc)
 	}
-	return nil
+	return o.context, nil
 }
 
 // release frees the ResourceContext of a deleted CollaSet whose Pods are gone, and lets it go. It makes sure of that at

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -83,7 +84,7 @@ func TestAViewOfThePastWritesNoStatus(t *testing.T) {
 	assert.Equal(t, []string{"patch CollaSet/status"}, w.written)
 }
 
-// Of two CollaSets of one ResourceContext, the one that does not see yet what the other wrote looks again.
+// Of two CollaSets of one ResourceContext, the one that does not see yet what the other wrote does not write.
 func TestAPoolIsWrittenOnTheNewestOnly(t *testing.T) {
 	other := pooled("other", key.Name)
 	other.UID = "other"
@@ -95,12 +96,53 @@ func TestAPoolIsWrittenOnTheNewestOnly(t *testing.T) {
 	require.Equal(t, 1, w.count("update ResourceContext"))
 	result, err := w.reconcile()
 	looksAgain(t, result, err)
+	assert.Equal(t, 1, w.count("update ResourceContext"), "the second would be refused: %v", w.written)
 	for range 3 {
 		w.settle()
 		_, err := w.r.Reconcile(t.Context(), request("other"))
 		require.NoError(t, err)
 	}
 	assert.Len(t, w.entries(), 5)
+}
+
+// What is remembered of a pool ends with it, and not with a CollaSet of its name.
+func TestAPoolIsForgottenWhenItIsDeleted(t *testing.T) {
+	set := collaSet(1)
+	set.Spec.ScaleStrategy.Context = "pool"
+	pool := types.NamespacedName{Namespace: key.Namespace, Name: "pool"}
+	w := newWorld(t, false, set)
+	w.settle()
+	_, err := w.r.Reconcile(t.Context(), request("pool")) // there is no such CollaSet
+	require.NoError(t, err)
+	require.Contains(t, w.r.pools.all, pool)
+	require.NoError(t, w.store.Delete(t.Context(), w.set()))
+	w.settle()
+	require.True(t, apierrors.IsNotFound(w.store.Get(t.Context(), pool, &appsv1alpha1.ResourceContext{})))
+	require.Empty(t, w.r.pools.all)
+}
+
+// After a restoration of etcd the ResourceContext has an older version than that which was written before, and is
+// what there is.
+func TestAPoolThatWasSetBackIsWritten(t *testing.T) {
+	now := &appsv1alpha1.ResourceContext{ObjectMeta: metav1.ObjectMeta{Name: "pool", ResourceVersion: "5"}}
+	newest, asked, wrote := "5", 0, 0
+	p := &pool{version: "9"}
+	write := func() error {
+		return p.write(now, func() (string, error) { asked++; return newest, nil },
+			func() (*appsv1alpha1.ResourceContext, error) {
+				wrote++
+				now = now.DeepCopy()
+				now.ResourceVersion = "6"
+				return now, nil
+			})
+	}
+	require.NoError(t, write())
+	require.NoError(t, write())
+	assert.Equal(t, [2]int{1, 2}, [2]int{asked, wrote}, "it is asked once")
+
+	p.version, newest = "9", "8"
+	require.True(t, apierrors.IsConflict(write()), "the cache is behind")
+	assert.Equal(t, 2, wrote)
 }
 
 func request(name string) (r ctrl.Request) {

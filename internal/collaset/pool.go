@@ -2,16 +2,80 @@ package collaset
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/freshness"
 )
+
+// pools keep CollaSets that share a ResourceContext from writing it at once, or on the base of an older one than this
+// process wrote last for another of them: each waits only for the cache to show what it wrote itself, and would be
+// refused.
+//
+// The zero value is ready for use.
+type pools struct {
+	mu  sync.Mutex
+	all map[types.NamespacedName]*pool
+}
+
+type pool struct {
+	mu      sync.Mutex
+	version string // that was written last, "" for none
+}
+
+func (p *pools) of(key types.NamespacedName) *pool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.all == nil {
+		p.all = map[types.NamespacedName]*pool{}
+	}
+	if p.all[key] == nil {
+		p.all[key] = &pool{}
+	}
+	return p.all[key]
+}
+
+func (p *pools) forget(key types.NamespacedName) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.all, key)
+}
+
+// write calls do, which writes what was read as base and returns what the API server answered, nil for a deletion. base
+// is nil for what does not exist. A base older than what was written last is a conflict, unless newest reports that it
+// is what the API server has: then that write was undone, as by a restored etcd.
+func (p *pool) write(
+	base *appsv1alpha1.ResourceContext, newest func() (version string, err error),
+	do func() (*appsv1alpha1.ResourceContext, error),
+) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if base != nil && freshness.Newer(p.version, base.ResourceVersion) {
+		version, err := newest()
+		if err != nil {
+			return err
+		}
+		if version != base.ResourceVersion {
+			return apierrors.NewConflict(schema.GroupResource{Group: appsv1alpha1.SchemeGroupVersion.Group,
+				Resource: "resourcecontexts"}, base.Name,
+				errors.New("another CollaSet has just written it"))
+		}
+	}
+	written, err := do()
+	if err == nil && written != nil {
+		p.version = written.ResourceVersion
+	}
+	return err
+}
 
 // newestEntries is the resourceVersion of a ResourceContext at the API server, "" if there is none.
 func (s *server) newestEntries(ctx context.Context, key types.NamespacedName) (version string, err error) {

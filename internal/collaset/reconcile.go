@@ -43,6 +43,7 @@ type server struct {
 type reconciler struct {
 	*server
 	cached   podReader
+	pools    pools
 	protocol bool
 	// conventions are those by which specs are read.
 	conventions setplan.Conventions
@@ -122,7 +123,7 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	m.follow(o, &plan)
 	chosen := r.window.planned(key, setplan.WindowPlanOf(&o.snapshot, &plan))
 	plan.Admit(func(pod types.UID) bool { return chosen[pod] })
-	writing := applier{claimWriter{r.server}, entryWriter{r.server}, r.window}
+	writing := applier{claimWriter{r.server}, entryWriter{r.server, &r.pools}, r.window}
 	applied := writing.apply(ctx, o, &plan)
 	applied.Update = errors.Join(applied.Update, untried)
 	if plan.Release && set.DeletionTimestamp != nil {
