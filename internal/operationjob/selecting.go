@@ -30,7 +30,8 @@ func selectPods(
 	if s.LabelSelector != nil {
 		wanted, problem := metav1.LabelSelectorAsSelector(s.LabelSelector)
 		if problem != nil {
-			return nil, "spec.targetSelector.labelSelector is not valid, create another OperationJob: " + problem.Error(), nil
+			invalid = "spec.targetSelector.labelSelector is not valid, create another OperationJob: " + problem.Error()
+			return nil, invalid, nil //nolint:nilerr // the job says so in its status
 		}
 		selector = wanted
 	}
