@@ -43,7 +43,7 @@ func jobScenarios() []scenario {
 			steps: all(job(warm, 3, 2), warmed, jobEnds(failed), serving(3, image1))},
 		{name: "other-deleted", setup: all(ruled("budget", 1), running(3)),
 			steps: all(job(warm, 3, 3), oneWarmed, deleteJob, serving(3, image1))},
-		{name: "replace-deleted", setup: all(ruled("budget", 0), running(3)), anyInstances: true,
+		{name: "replace-deleted", setup: all(unapproved, running(3)), anyInstances: true,
 			steps: all(job(appsv1alpha1.OpsActionReplace, 2, 2), replacementsServe(2), deleteJob, allow(2), made(5),
 				serving(3, image1))},
 	}

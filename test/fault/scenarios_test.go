@@ -349,6 +349,18 @@ func ruled(plain string, maxUnavailable int) func(*play) error {
 	return func(p *play) error { return p.create(p.rule(plain, "web", maxUnavailable)) }
 }
 
+// unapproved creates the rule budget, which lets no Pod go: they would need a label that none has. A bound of no Pods
+// would let those go that are replaced by Pods that serve.
+func unapproved(p *play) error {
+	rule := p.rule("budget", "web", 0)
+	rule.Spec.Rules[0].TransitionRuleDefinition = appsv1alpha1.TransitionRuleDefinition{
+		LabelCheck: &appsv1alpha1.LabelCheckRule{
+			Requires: &metav1.LabelSelector{MatchLabels: map[string]string{"approved": "true"}},
+		},
+	}
+	return p.create(rule)
+}
+
 // twoDomains has a workload on each of two nodes, of which Pods of one alone may be out of service, and two rules
 // over both.
 func twoDomains(with ...func(*appsv1alpha1.CollaSet)) func(*play) error {
