@@ -23,8 +23,8 @@ import (
 const nodesPatience = 5 * time.Second
 
 // nodes reads nodes from a cache, and has the CollaSets looked at again that follow them. Nodes are watched from the
-// first CollaSet on that scales in with a topology spread constraint over more than hosts, or has its Pods replaced when
-// they are evicted: most have neither. Where nodes may not be read (for example where the program was given some
+// first CollaSet on that scales in with a topology spread constraint over more than hosts, or has its Pods replaced
+// when they are evicted: most have neither. Where nodes may not be read (for example where the program was given some
 // namespaces only), nothing is known of them, and nothing waits for them.
 type nodes struct {
 	cache cache.Cache
@@ -61,7 +61,8 @@ func stripNode(object any) (any, error) {
 	return kept, nil
 }
 
-// synced starts the watch if need be, and reports whether nodes can be read. The first caller waits for it, for a while.
+// synced starts the watch if need be, and reports whether nodes can be read. The first caller waits for it, for a
+// while.
 func (n *nodes) synced(ctx context.Context) bool {
 	if n == nil {
 		return false

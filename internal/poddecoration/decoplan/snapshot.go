@@ -159,11 +159,6 @@ type Write struct {
 	Tries bool
 }
 
-// IsZero reports whether nothing is to be written.
-func (p *Plan) IsZero() bool {
-	return len(p.Writes)+len(p.Changes)+len(p.Resizes)+len(p.Statuses)+len(p.Protect)+len(p.Release) == 0
-}
-
 // answered are the decorations that the Pod was made with, those that it cannot have among them.
 func (p *Pod) answered() []decoration.Mark {
 	if len(p.Refused) == 0 { // nearly all
