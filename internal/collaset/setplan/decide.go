@@ -22,7 +22,7 @@ func Decide(s *Snapshot) Plan {
 	api := &asking{History: &s.History, verdicts: s.Verdicts, leaving: len(pods.leaving) > 0, notes: notes}
 
 	// Identity: who has which instance ID.
-	plan := Plan{Problems: problemsOf(&s.Identity, s.Replicas)}
+	plan := Plan{Problem: problemOf(&s.Identity, s.Replicas)}
 	ledger := readLedger(s, pods, claims, notes)
 	repairing := repairing{
 		Identity: &s.Identity, Scale: &s.Scale, History: &s.History, pods: pods, ledger: ledger, notes: notes,
@@ -36,7 +36,7 @@ func Decide(s *Snapshot) Plan {
 		Mode: &s.Mode, Scale: &s.Scale, Strategy: &s.Strategy, History: &s.History,
 		pods: pods, ledger: ledger, claims: claims, api: api, notes: notes,
 	}
-	isSound := len(plan.Problems) == 0
+	isSound := plan.Problem == ""
 	if isSound {
 		membership := membership{
 			Mode: &s.Mode, Identity: &s.Identity, Scale: &s.Scale, History: &s.History,

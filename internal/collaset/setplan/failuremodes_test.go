@@ -218,7 +218,7 @@ func describe(p setplan.Plan) []string {
 	for _, c := range p.Creations {
 		lines = append(lines, fmt.Sprintf("create %+v", c))
 	}
-	return append(lines, fmt.Sprint(p.Entries), fmt.Sprint(p.Problems), fmt.Sprint(p.Blockers), fmt.Sprint(p.Goal))
+	return append(lines, fmt.Sprint(p.Entries), p.Problem, fmt.Sprint(p.Blockers), fmt.Sprint(p.Goal))
 }
 
 // Kuperator updated healthy Pods first and left the broken ones, so that the rollout could not end. (That Pods which

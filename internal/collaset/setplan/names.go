@@ -67,10 +67,10 @@ func (s *scaling) endsFirst(it *item) bool {
 	return true
 }
 
-// problemsOf makes sure that names in sequence, which are hostnames as well, can be given.
-func problemsOf(s *Identity, replicas int) []Problem {
+// problemOf makes sure that names in sequence, which are hostnames as well, can be given; it is "" if they can.
+func problemOf(s *Identity, replicas int) string {
 	if !s.Sequential {
-		return nil
+		return ""
 	}
 	highest := replicas
 	for _, e := range s.Entries {
@@ -79,12 +79,9 @@ func problemsOf(s *Identity, replicas int) []Problem {
 	name := s.Name + "-" + strconv.Itoa(highest)
 	unfit := validation.IsDNS1123Label(name)
 	if len(unfit) == 0 {
-		return nil
+		return ""
 	}
-	return []Problem{{
-		Reason: "NameUnfit",
-		Message: fmt.Sprintf("with names in persistent sequence a Pod's name is its hostname as well, and %s is none: %s; "+
-			"set spec.namingStrategy.podNamingSuffixPolicy to Random, or create a CollaSet with a shorter name and without dots; "+
-			"no Pod is created or removed meanwhile", name, unfit[0]),
-	}}
+	return fmt.Sprintf("with names in persistent sequence a Pod's name is its hostname as well, and %s is none: %s; "+
+		"set spec.namingStrategy.podNamingSuffixPolicy to Random, or create a CollaSet with a shorter name and without dots; "+
+		"no Pod is created or removed meanwhile", name, unfit[0])
 }

@@ -47,8 +47,8 @@ type Plan struct {
 	// More is true if a bound cut the plan short: decide again as soon as it is applied.
 	More bool
 
-	// Problems are what keeps the set from adding and removing Pods until a user changes something.
-	Problems []Problem
+	// Problem is what keeps the set from adding and removing Pods until a user changes something; "" for nothing.
+	Problem string
 	// Blockers are what single Pods wait for, by reason, most Pods first.
 	Blockers []Blocker
 	// Goal is where the set stands.
@@ -230,14 +230,6 @@ type Deletion struct {
 type Begin struct {
 	Pod     *Pod
 	Request podops.Request
-}
-
-// Problem keeps the set from adding and removing Pods until a user changes something.
-type Problem struct {
-	// Reason is a CamelCase word.
-	Reason string
-	// Message says what to change.
-	Message string
 }
 
 // Blocker is one reason that keeps Pods from getting where they should be.

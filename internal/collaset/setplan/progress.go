@@ -196,7 +196,7 @@ func follow(s *Snapshot, p *Plan, before, st *appsv1alpha1.CollaSetStatus) rollo
 // with it. What its user has to change is no fault of the revision, but what the API server refuses is.
 func blamed(s *Snapshot, p *Plan, st *appsv1alpha1.CollaSetStatus) bool {
 	fails := !p.Goal.UpdateReached || st.UpdatedAvailableReplicas < st.UpdatedReplicas
-	held := len(p.Problems) > 0 || p.Goal.Held && p.Goal.Refusal == ""
+	held := p.Problem != "" || p.Goal.Held && p.Goal.Refusal == ""
 	return fails && !held && s.spec() != s.CurrentRevision
 }
 

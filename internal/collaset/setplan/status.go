@@ -3,7 +3,6 @@ package setplan
 import (
 	"cmp"
 	"fmt"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -232,14 +231,13 @@ func (w conditionWriter) progress(p *Plan, o Outcome, r rollout) {
 
 // stalled returns what a user has to change, and nothing and "" if there is nothing to change.
 func (w conditionWriter) stalled(p *Plan, o Outcome) (reasons []string, message string) {
-	var messages []string
-	for _, problem := range p.Problems {
-		reasons, messages = append(reasons, problem.Reason), append(messages, problem.Message)
+	if p.Problem != "" {
+		return []string{string(appsv1alpha1.ReasonInvalidSpec)}, p.Problem
 	}
-	if refusal := cmp.Or(p.Goal.Refusal, o.Refused); refusal != "" && len(reasons) == 0 {
+	if refusal := cmp.Or(p.Goal.Refusal, o.Refused); refusal != "" {
 		return []string{BlockChangeRefused}, refusal
 	}
-	if len(reasons) == 0 && p.Goal.Held {
+	if p.Goal.Held {
 		for _, b := range p.Blockers {
 			switch b.Reason {
 			case inPlaceImpossible, resizeInfeasible, restartInfeasible, recordUnreadable, BlockExpansionRefused:
@@ -247,7 +245,7 @@ func (w conditionWriter) stalled(p *Plan, o Outcome) (reasons []string, message 
 			}
 		}
 	}
-	return reasons, strings.Join(messages, "; ")
+	return nil, ""
 }
 
 func stalledReason(stalled []string, g Goal, o Outcome) appsv1alpha1.ConditionReason {
