@@ -140,7 +140,9 @@ func (r *repairing) repairStrays() {
 			other = it.Name()
 		}
 		if why := r.refusal(st, other, room); why != "" {
-			r.hold(p)
+			if p.ID != NoID {
+				r.ledger.held[p.ID] = true
+			}
 			r.notes.blockName(p.Name(), BlockNotAdopted,
 				fmt.Sprintf(
 					"has no owner, was made for this CollaSet and is not adopted: %s; no other Pod is created for its instance ID",
@@ -152,10 +154,11 @@ func (r *repairing) repairStrays() {
 			had[p.ID] = p.Name()
 		}
 		if st.Unmanaged {
-			r.manage(p)
+			r.pods.manage(p)
 		} else {
-			r.adopt(p)
+			r.pods.repairs = append(r.pods.repairs, Repair{Pod: p, Adopt: true})
 		}
+		r.keepPlace(p)
 	}
 }
 
@@ -184,39 +187,15 @@ func (r *repairing) refusal(st *Stray, other string, room int) string {
 	return ""
 }
 
-// hold notes that an ID is not vacant.
-func (r *repairing) hold(p *Pod) {
-	if p.ID != NoID {
-		r.ledger.held[p.ID] = true
-	}
-}
-
-// holdVacant notes that no ID is vacant.
-func (r *repairing) holdVacant() {
-	for _, e := range r.ledger.vacant() {
-		r.ledger.held[e.id] = true
-	}
-}
-
-// manage gives a Pod of the set back the label that it is managed.
-func (r *repairing) manage(p *Pod) {
-	r.pods.manage(p)
-	if p.ID == NoID {
-		r.holdVacant() // its ID is told once it is a member
-		return
-	}
-	r.keepPlace(p)
-}
-
-// adopt makes a Pod a member under its own ID.
-func (r *repairing) adopt(p *Pod) {
-	r.pods.repairs = append(r.pods.repairs, Repair{Pod: p, Adopt: true})
-	r.keepPlace(p)
-}
-
 // keepPlace has the ID of a Pod that is going to be a member be its own. The entry is stored first.
 func (r *repairing) keepPlace(p *Pod) {
-	r.hold(p)
+	if p.ID == NoID { // it is told once the Pod is a member; until then no ID is vacant
+		for _, e := range r.ledger.vacant() {
+			r.ledger.held[e.id] = true
+		}
+		return
+	}
+	r.ledger.held[p.ID] = true
 	if e := r.ledger.entries[p.ID]; !p.Live() || r.ledger.foreign[p.ID] != "" || (e != nil && !e.dropped) {
 		return
 	}
