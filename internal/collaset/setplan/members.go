@@ -246,19 +246,3 @@ func (it *item) withdraw(mark string) {
 	}
 	it.change.Annotations = c.Annotations
 }
-
-// survivor is the Pod of a replica that scale-in judges it by: the one that stays.
-func (it *item) survivor() *item {
-	if it.pair != nil && it.pair.committed {
-		return it.pair.replacement
-	}
-	return it
-}
-
-// arriving reports whether the Pod is being replaced by one of this revision; forGood whether nothing can stop that.
-func (it *item) arriving(revision string) (comes, forGood bool) {
-	if it.pair == nil || it.pair.revision() != revision {
-		return false, false
-	}
-	return true, it.pair.committed
-}

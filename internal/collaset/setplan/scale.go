@@ -32,7 +32,10 @@ func (s *scaling) chooseCondemned() {
 		switch {
 		case it.staying != "":
 		case it.pair != nil && !halved(it.pair):
-			candidates = append(candidates, it.survivor())
+			if it.pair.committed {
+				it = it.pair.replacement // a replica is judged by the Pod that stays
+			}
+			candidates = append(candidates, it)
 		case it.newOf == nil || halved(it.newOf):
 			candidates = append(candidates, it)
 		}

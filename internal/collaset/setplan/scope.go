@@ -21,14 +21,6 @@ func (c candidate) revision() string {
 	return c.entry.revision()
 }
 
-// arriving reports whether the slot's Pod is being replaced by one of this revision, and whether for good.
-func (c candidate) arriving(revision string) (comes, forGood bool) {
-	if c.it == nil {
-		return false, false
-	}
-	return c.it.arriving(revision)
-}
-
 // scope is which slots the update strategy wants at the updated revision.
 type scope struct {
 	*Mode
@@ -93,14 +85,15 @@ func (s *scope) choose() {
 // updateOrder puts first whom an update takes first: what is done or begun, so that the choice stays, then whom it
 // costs least, then the youngest.
 func (s *scope) updateOrder(a, b candidate) int {
+	arrives := func(c candidate) bool {
+		return c.it != nil && c.it.pair != nil && c.it.pair.revision() == s.UpdatedRevision
+	}
 	updated := func(c candidate) bool {
-		_, forGood := c.arriving(s.UpdatedRevision)
-		return forGood || c.revision() == s.UpdatedRevision
+		return c.revision() == s.UpdatedRevision || arrives(c) && c.it.pair.committed
 	}
 	begun := func(c candidate) bool {
-		comes, _ := c.arriving(s.UpdatedRevision)
 		// An update to decorations alone says nothing about the revision.
-		return comes || c.it != nil && c.it.During == podops.TypeUpdate && c.it.Desired == c.it.Decorations
+		return arrives(c) || c.it != nil && c.it.During == podops.TypeUpdate && c.it.Desired == c.it.Decorations
 	}
 	if o := cmp.Or(first(updated(a), updated(b)), first(begun(a), begun(b)),
 		first(a.it != nil, b.it != nil)); o != 0 {
