@@ -24,14 +24,8 @@ type entryState struct {
 
 // set changes the working copy.
 func (e *entryState) set(key, value string) {
-	if e.data[key] == value && (value != "" || !has(e.data, key)) {
-		return
-	}
 	if e.stored != nil && maps.Equal(e.data, e.stored) { // it may be the very map that is stored
 		e.data = maps.Clone(e.data)
-	}
-	if e.data == nil {
-		e.data = map[string]string{}
 	}
 	if value == "" {
 		delete(e.data, key)
@@ -167,22 +161,22 @@ func (l *ledger) readEntries() {
 // readVacant finds out what becomes of entries without a Pod.
 func (l *ledger) readVacant() {
 	for id, e := range l.entries {
-		if e.marked(appsv1alpha1.ContextScaleIn) && l.pods.holder[id] == nil {
-			e.vacated = true
-			if l.pods.leaving[id] == nil && !l.claims.holdsClaims(e) {
-				l.drop(e)
-			}
+		if l.pods.holder[id] != nil {
 			continue
 		}
-		// A Pod on its way out that was deleted by others comes back as it was, although the entry lags behind.
 		gone := l.pods.leaving[id]
-		if gone != nil && l.pods.holder[id] == nil && !e.marked(appsv1alpha1.ContextPodRecreateUpdate) {
+		switch {
+		case e.marked(appsv1alpha1.ContextScaleIn):
+			e.vacated = true
+			if gone == nil && !l.claims.holdsClaims(e) {
+				l.drop(e)
+			}
+		case gone == nil, e.marked(appsv1alpha1.ContextPodRecreateUpdate):
+		default: // deleted by others, the Pod comes back as it was, although the entry lags behind
 			l.decorate(e, gone.Desired, l.must)
-		}
-		if gone != nil && l.pods.holder[id] == nil && gone.Revision != "" &&
-			!e.marked(appsv1alpha1.ContextPodRecreateUpdate) &&
-			l.known(gone.Revision) && e.revision() != l.UpdatedRevision && !l.avoided(gone.Revision) {
-			l.must(e, appsv1alpha1.ContextRevision, gone.Revision)
+			if l.known(gone.Revision) && e.revision() != l.UpdatedRevision && !l.avoided(gone.Revision) {
+				l.must(e, appsv1alpha1.ContextRevision, gone.Revision)
+			}
 		}
 	}
 }

@@ -23,7 +23,7 @@ func (k *keeping) keepClaims() ClaimActions {
 		return k.do
 	}
 	for _, it := range k.pods.live {
-		if !it.condemned && !it.excluding {
+		if !it.condemned {
 			k.keepClaimsOf(it)
 		}
 	}
@@ -158,7 +158,7 @@ func (k *keeping) obsolete(c *Claim, e *entryState) bool {
 	if e.vacated {
 		return holder == nil && !e.dropped && k.claims.claimsGo(e) && storedScaleIn(e)
 	}
-	if !e.active() || holder == nil || holder.condemned || holder.excluding || !k.claims.Retention.Changed ||
+	if !e.active() || holder == nil || holder.condemned || !k.claims.Retention.Changed ||
 		!k.known(holder.Revision) {
 		return false
 	}

@@ -154,7 +154,7 @@ func (r *replacing) followNodes() {
 		}
 	}
 	for _, it := range r.pods.live {
-		if it.NodeState == nil || it.condemned || it.excluding || it.staying != "" || !it.change.IsZero() {
+		if it.NodeState == nil || it.condemned || it.staying != "" || !it.change.IsZero() {
 			continue
 		}
 		node := *it.NodeState
@@ -329,7 +329,7 @@ func (r *replacing) mayReplace(it *item) bool {
 	case it.replaceFor == byUser:
 		return true
 	default:
-		return !it.excluding && !it.Recorded
+		return !it.Recorded
 	}
 	return false
 }
