@@ -27,7 +27,6 @@ type membership struct {
 
 	exclusions []*Pod
 	inclusions []Inclusion
-	included   map[int]bool // IDs given to Pods that are included
 }
 
 // plan lets Pods go and takes Pods in. In such a plan nothing is created or removed: the next one counts what
@@ -47,17 +46,23 @@ func (m *membership) plan() ([]*Pod, []Inclusion) {
 	if len(m.exclusions) > 0 {
 		return m.exclusions, nil // what they leave behind is free for others next time
 	}
+	if len(m.Candidates) == 0 {
+		return nil, nil
+	}
 	candidates := slices.SortedFunc(slices.Values(m.Candidates),
 		func(a, b Candidate) int { return cmp.Compare(a.Name, b.Name) })
-	var taken map[int]bool
+	taken := m.ledger.takenIDs()
+	for id, e := range m.ledger.entries { // an entry that no Pod ever had is for the next that comes
+		if e.active() && e.marked(appsv1alpha1.ContextPodJustCreate) && m.pods.holder[id] == nil &&
+			m.pods.leaving[id] == nil {
+			delete(taken, id)
+		}
+	}
 	for i := range candidates {
 		c := &candidates[i]
 		if refusal := m.refusal(c); refusal != "" {
 			m.notes.blockName(c.Name, includeNotAllowed, refusal)
 			continue
-		}
-		if taken == nil {
-			taken = m.ledger.takenIDs()
 		}
 		m.include(c.Pod, taken)
 	}
@@ -108,22 +113,14 @@ func (m *membership) refusal(c *Candidate) string {
 // include takes a Pod in: under its own ID if that is free, else under the lowest one. The entry is stored first; if
 // the Pod then does not follow, the next plan finds its own entry, vacant and never used, and takes that.
 func (m *membership) include(pod *Pod, taken map[int]bool) {
-	unused := func(id int) bool {
-		e := m.ledger.entries[id]
-		return e != nil && e.active() && e.marked(appsv1alpha1.ContextPodJustCreate) && m.pods.holder[id] == nil &&
-			m.pods.leaving[id] == nil
-	}
 	id := pod.ID
-	used := func() bool { return (taken[id] && !unused(id)) || m.included[id] || m.claims.hasOtherClaims(id, pod) }
+	used := func() bool { return taken[id] || m.claims.hasOtherClaims(id, pod) }
 	if id == NoID || used() {
 		for id = 0; used(); id++ {
 			continue
 		}
 	}
-	if m.included == nil {
-		m.included = map[int]bool{}
-	}
-	m.included[id] = true
+	taken[id] = true
 	revision := pod.Revision
 	if !m.known(revision) {
 		revision = m.UpdatedRevision
