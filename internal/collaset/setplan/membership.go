@@ -111,7 +111,8 @@ func (m *membership) refusal(c *Candidate) string {
 }
 
 // include takes a Pod in: under its own ID if that is free, else under the lowest one. The entry is stored first; if
-// the Pod then does not follow, the next plan finds its own entry, vacant and never used, and takes that.
+// the Pod then does not follow, the next plan finds its own entry, vacant and never used, and takes that. taken are the
+// IDs that it cannot have.
 func (m *membership) include(pod *Pod, taken map[int]bool) {
 	id := pod.ID
 	used := func() bool { return taken[id] || m.claims.hasOtherClaims(id, pod) }

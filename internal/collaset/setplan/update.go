@@ -25,37 +25,30 @@ const (
 // methodOf is how a Pod gets to its goal, with the reason if not at all.
 func (u *updating) methodOf(it *item) (w updateMethod, reason, message string) {
 	difference, known := u.difference(it.Form(), it.goal)
-	possible := known && len(difference.Forcing) == 0
-	forcing := difference.Forcing
-	if !known {
-		forcing = []string{fmt.Sprintf("its revision %q is not known any more", it.Revision)}
-	}
-	if difference.Missing != "" {
+	switch {
+	case difference.Missing != "":
 		return refuse, BlockDecorationMissing, difference.Missing
-	}
-	if u.Policy == appsv1alpha1.PodUpdateReplace {
+	case u.Policy == appsv1alpha1.PodUpdateReplace:
 		return replaceIt, "", "" // another Pod has other claims
-	}
-	if it.unfit() && it.Form() == it.goal {
+	case it.unfit() && it.Form() == it.goal:
 		return recreate, "", ""
 	}
 	if message := u.refusedExpansion(it); message != "" {
 		return refuse, BlockExpansionRefused, message
 	}
-	switch u.Policy {
-	case appsv1alpha1.PodUpdateRecreate:
-		return recreate, "", ""
-	case appsv1alpha1.PodUpdateInPlaceOnly:
-		if !possible {
-			return refuse, inPlaceImpossible, cannotTakeOver(forcing)
+	switch {
+	case u.Policy != appsv1alpha1.PodUpdateRecreate && known && len(difference.Forcing) == 0:
+		if difference.Quiet && u.Conventions != KuperatorV07 { // v0.7 asks the rules about each change
+			return quietly, "", ""
 		}
-		return u.inPlaceWay(difference), "", ""
-	default:
-		if possible {
-			return u.inPlaceWay(difference), "", ""
-		}
+		return inPlace, "", ""
+	case u.Policy != appsv1alpha1.PodUpdateInPlaceOnly:
 		return recreate, "", ""
+	case !known:
+		unknown := fmt.Sprintf("its revision %q is not known any more", it.Revision)
+		return refuse, inPlaceImpossible, cannotTakeOver([]string{unknown})
 	}
+	return refuse, inPlaceImpossible, cannotTakeOver(difference.Forcing)
 }
 
 // cannotTakeOver tells people why a Pod stays as it is with podUpgradePolicy InPlaceOnly.
@@ -68,14 +61,6 @@ func cannotTakeOver(forcing []string) string {
 func (u *updating) resizes(it *item) bool {
 	difference, _ := u.difference(it.Form(), it.goal)
 	return difference.Resizes
-}
-
-// inPlaceWay is the way of a change that a running Pod takes over. Kuperator v0.7 asks the rules about each.
-func (u *updating) inPlaceWay(difference Difference) updateMethod {
-	if difference.Quiet && u.Conventions != KuperatorV07 {
-		return quietly
-	}
-	return inPlace
 }
 
 // updating brings Pods to the updated revision, and to the decorations that they are to have.
