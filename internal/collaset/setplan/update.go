@@ -130,10 +130,8 @@ func (u *updating) update() PodActions {
 		for _, it := range ready {
 			u.notes.block(it, "Paused", "is to be updated, but the CollaSet is paused")
 		}
-	case u.Protocol:
-		u.beginUpdates(ready)
 	default:
-		u.updateDirectly(ready)
+		u.start(ready)
 	}
 	return u.do
 }
@@ -252,24 +250,30 @@ func (u *updating) recreate(it *item, to Form) {
 	u.do.Deletions = append(u.do.Deletions, Deletion{it.Pod, DeleteRecreate})
 }
 
-// beginUpdates asks for the updates of all Pods that the budget allows. When each begins, the window says: see
-// Plan.Admit.
-func (u *updating) beginUpdates(ready []*item) {
+// start takes Pods out of service for their updates as the budget allows. Under the protocol it asks for all of these
+// updates, and when each begins, the window says: see Plan.Admit. Without it, while as many Pods are missing,
+// unavailable or being changed as may be, only Pods that do not serve anyway are updated.
+func (u *updating) start(ready []*item) {
 	slices.SortFunc(ready, costOrder)
-	for _, it := range ready {
+	for i, it := range ready {
 		switch {
+		case !u.Protocol && i >= u.Limits.Begins:
+			u.notes.more = true
+			return
 		case !u.api.tried(it, verdictLasts, u.trialsFor(it, it.method)...):
-		case !u.budget.allows(it):
+		case !u.budget.allows(it) && (u.Protocol || it.Available):
 			u.notes.block(it, BlockMaxUnavailable, u.budgetSpent())
 			u.queue(it)
 		default:
 			u.budget.take(it)
-			if u.claimsFirst(it) {
-				continue
-			}
-			u.do.begin(it, podops.TypeUpdate, it.method == recreate)
-			if it.method == inPlace && u.rollout != nil && !it.Recorded && !it.isDecorated() {
-				u.rollout.From[it.UID()] = it.Revision
+			switch {
+			case !u.Protocol:
+				u.act(it)
+			case !u.claimsFirst(it):
+				u.do.begin(it, podops.TypeUpdate, it.method == recreate)
+				if it.method == inPlace && u.rollout != nil && !it.Recorded && !it.isDecorated() {
+					u.rollout.From[it.UID()] = it.Revision
+				}
 			}
 		}
 	}
@@ -298,28 +302,6 @@ func (u *updating) finishUpdate(it *item, need bool) bool {
 	}
 	u.carried(it, true)
 	return false
-}
-
-// updateDirectly takes no more Pods out of service at a time than MaxUnavailable, one if it is 0: while as many are
-// missing, unavailable or being changed, only Pods that do not serve anyway are updated.
-func (u *updating) updateDirectly(ready []*item) {
-	slices.SortFunc(ready, costOrder)
-	serves := func(it *item) bool { return it.Available && (!it.Recorded || it.Carried) }
-	for i, it := range ready {
-		switch {
-		case i >= u.Limits.Begins:
-			u.notes.more = true
-			return
-		case !u.api.tried(it, verdictLasts, u.trialsFor(it, it.method)...):
-		case serves(it) && u.budget.available <= 0:
-			u.notes.block(it, BlockMaxUnavailable, u.budgetSpent())
-		default:
-			if serves(it) {
-				u.budget.take(it)
-			}
-			u.act(it)
-		}
-	}
 }
 
 // refusedExpansion is why a Pod's claim cannot become what the updated revision asks for, "" if nothing is known to be
