@@ -9,17 +9,14 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
-// filling fills vacant slots, after the Pods that have run to their ends were removed from them.
+// filling fills vacant slots, after the Pods that have run to their ends were removed from them, and hands over those
+// that are named for deletion.
 type filling struct {
 	*Mode
 	*Identity
 	*Scale
 	*History
-	pods   *members
-	ledger *ledger
-	claims *claimIndex
-	api    *asking
-	notes  *notes
+	*findings
 }
 
 // create fills vacant slots, lowest ID first, as far as replicas go.
@@ -108,7 +105,7 @@ func (f *filling) newSlots() []*entryState {
 
 // removeTerminal deletes Pods that have run to their end. One whose successor is still to come is kept until that
 // may: its logs are all that tells why.
-func (f *filling) removeTerminal() (do PodActions) {
+func (f *filling) removeTerminal() {
 	for _, it := range f.pods.items {
 		switch {
 		case !it.View.Terminal || it.View.Terminating || it.excluding || it.putOff:
@@ -117,10 +114,9 @@ func (f *filling) removeTerminal() (do PodActions) {
 				"; Pods of its instance ID end again and again, so the next attempt waits, 5 minutes at most: see its logs and what the template runs")
 			f.notes.look(it.Again)
 		default:
-			do.Deletions = append(do.Deletions, Deletion{it.Pod, DeleteTerminal})
+			f.do.Deletions = append(f.do.Deletions, Deletion{it.Pod, DeleteTerminal})
 		}
 	}
-	return do
 }
 
 // succeeded reports whether the Pod is the one that its vacant entry waits for, to be filled by another one like it.

@@ -5,6 +5,19 @@ import "slices"
 // maxBlockers bounds the reasons in status.
 const maxBlockers = 16
 
+// findings are what passes from one question to the next. Each adds to what it was given.
+type findings struct {
+	pods   *members
+	ledger *ledger
+	claims *claimIndex
+	api    *asking
+	notes  *notes
+	// do is what is to be done to Pods.
+	do *PodActions
+	// isMoving is true if the plan excludes or includes Pods.
+	isMoving bool
+}
+
 // Decide answers what is due, question by question: what one finds is given to the next, and each says in PodActions
 // or ClaimActions what it wants done. Its cost is O(Pods log Pods) for one sort by ID; everything else is linear.
 //
@@ -19,117 +32,96 @@ func Decide(s *Snapshot) Plan {
 		notes.tell(&plan)
 		return plan
 	}
+	plan := Plan{Problem: problemOf(&s.Identity, s.Replicas)}
 	api := &asking{History: &s.History, verdicts: s.Verdicts, leaving: len(pods.leaving) > 0, notes: notes}
 
 	// Identity: who has which instance ID.
-	plan := Plan{Problem: problemOf(&s.Identity, s.Replicas)}
 	ledger := readLedger(s, pods, claims, notes)
-	repairing := repairing{
-		Identity: &s.Identity, Scale: &s.Scale, History: &s.History, pods: pods, ledger: ledger, notes: notes,
-	}
+	f := &findings{pods: pods, ledger: ledger, claims: claims, api: api, notes: notes, do: &plan.PodActions}
+	repairing := repairing{Identity: &s.Identity, Scale: &s.Scale, History: &s.History, findings: f}
 	plan.Repairs = repairing.repair()
 	ledger.avoidHalted()
 
 	// Membership and scale: who leaves, who comes, who is too many. A plan that moves members adds and removes no Pod:
 	// the next one counts what came of it. One with a problem does neither.
-	scaling := scaling{
-		Mode: &s.Mode, Scale: &s.Scale, Strategy: &s.Strategy, History: &s.History,
-		pods: pods, ledger: ledger, claims: claims, api: api, notes: notes,
-	}
+	scaling := scaling{Mode: &s.Mode, Scale: &s.Scale, Strategy: &s.Strategy, History: &s.History, findings: f}
 	isSound := plan.Problem == ""
 	if isSound {
-		membership := membership{
-			Mode: &s.Mode, Identity: &s.Identity, Scale: &s.Scale, History: &s.History,
-			pods: pods, ledger: ledger, claims: claims, notes: notes,
-		}
+		membership := membership{Mode: &s.Mode, Identity: &s.Identity, Scale: &s.Scale, History: &s.History, findings: f}
 		plan.Exclusions, plan.Inclusions = membership.plan()
 		scaling.chooseCondemned()
 	}
-	isMoving := len(plan.Exclusions)+len(plan.Inclusions) > 0
-	mayScale := isSound && !isMoving
+	f.isMoving = len(plan.Exclusions)+len(plan.Inclusions) > 0
+	mayScale := isSound && !f.isMoving
 	if mayScale && !s.Paused {
 		scaling.fillSlots()
 	}
 
 	// Rollout: which Pods are to be at the updated revision; replacement: which of them, and of others, by a new Pod.
-	scope := scope{
-		Mode: &s.Mode, Strategy: &s.Strategy, History: &s.History, replicas: s.Replicas, pods: pods, ledger: ledger, api: api,
-	}
+	scope := scope{Mode: &s.Mode, Scale: &s.Scale, Strategy: &s.Strategy, History: &s.History, findings: f}
 	scope.choose()
-	aiming := aiming{Strategy: &s.Strategy, History: &s.History, api: api, notes: notes}
-	aiming.aim(pods.items)
-	replacing := replacing{
-		Mode: &s.Mode, Identity: &s.Identity, Strategy: &s.Strategy, History: &s.History,
-		pods: pods, ledger: ledger, api: api, notes: notes, isMoving: isMoving,
-	}
-	plan.add(replacing.replace(isSound))
+	scope.aim()
+	replacing := replacing{Mode: &s.Mode, Identity: &s.Identity, Strategy: &s.Strategy, History: &s.History, findings: f}
+	replacing.replace(isSound)
 	if mayScale {
-		plan.add(scaling.scaleIn())
+		scaling.scaleIn()
 	}
-	updating := updating{
-		Mode: &s.Mode, Strategy: &s.Strategy, History: &s.History, replicas: s.Replicas,
-		pods: pods, ledger: ledger, claims: claims, api: api, notes: notes, isMoving: isMoving,
-	}
-	plan.add(updating.update())
+	updating := updating{Mode: &s.Mode, Scale: &s.Scale, Strategy: &s.Strategy, History: &s.History, findings: f}
+	updating.update()
 	plan.Rollout = updating.rollout
 
 	// What is left: vacant slots are filled, volumes kept, and users' names and labels follow.
 	if mayScale {
-		filling := filling{
-			Mode: &s.Mode, Identity: &s.Identity, Scale: &s.Scale, History: &s.History,
-			pods: pods, ledger: ledger, claims: claims, api: api, notes: notes,
-		}
-		plan.add(filling.removeTerminal())
+		filling := filling{Mode: &s.Mode, Identity: &s.Identity, Scale: &s.Scale, History: &s.History, findings: f}
+		filling.removeTerminal()
 		plan.Creations = filling.create()
+		filling.handOver()
 	}
-	keeping := keeping{Mode: &s.Mode, History: &s.History, pods: pods, ledger: ledger, claims: claims, notes: notes}
+	keeping := keeping{Mode: &s.Mode, History: &s.History, findings: f}
 	plan.ClaimActions = keeping.keepClaims()
-	if mayScale && !s.Paused {
-		plan.add(handOver(&s.Mode, s.Sequential, pods, notes))
-	}
 	plan.Names = takenNames(s, pods)
 	plan.Labels = relabels(pods, &plan.PodActions)
 
-	ledger.store(&plan, s.isMixed(), isMoving)
-	plan.Goal = goalOf(s.Replicas, pods, notes, isMoving, replacing.any, &updating)
+	ledger.store(&plan, s.isMixed(), f.isMoving)
+	plan.Goal = f.goal(s.Replicas, replacing.any, &updating)
 	plan.Trials = api.asked
 	sortTrials(plan.Trials)
 	notes.tell(&plan)
 	return plan
 }
 
-// goalOf says where the set stands, once everything is decided.
-func goalOf(replicas int, pods *members, notes *notes, isMoving, isReplacing bool, updates *updating) Goal {
-	missing := pods.replicas() != replicas
-	surplus := slices.ContainsFunc(pods.items, func(it *item) bool { return it.condemned })
+// goal is where the set stands, once everything is decided.
+func (f *findings) goal(replicas int, isReplacing bool, updates *updating) Goal {
+	missing := f.pods.replicas() != replicas
+	surplus := slices.ContainsFunc(f.pods.items, func(it *item) bool { return it.condemned })
 	// lacking is what the Pod lacks that is furthest from being available, awaited the first of what such Pods wait for.
 	lacking, awaited := LacksNothing, ""
-	for _, it := range pods.live {
+	for _, it := range f.pods.live {
 		if it.Available {
 			continue
 		}
-		notes.look(it.AvailableIn)
+		f.notes.look(it.AvailableIn)
 		lack := unavailableReason(it.Pod)
 		if lack > lacking {
 			lacking, awaited = lack, ""
 		}
 		if it.Fails != "" {
-			notes.block(it, BlockContainersFail, it.Fails)
+			f.notes.block(it, BlockContainersFail, it.Fails)
 		}
 		if lack == lacking && it.Awaited != "" && (awaited == "" || it.Awaited < awaited) {
 			awaited = it.Awaited
 		}
 	}
-	scaled := !missing && !surplus && !isMoving
-	atRest := scaled && lacking == LacksNothing && !isReplacing && !notes.refused && !updates.underWay
+	scaled := !missing && !surplus && !f.isMoving
+	atRest := scaled && lacking == LacksNothing && !isReplacing && !f.notes.refused && !updates.underWay
 	return Goal{
 		ScaleReached:  scaled,
 		UpdateReached: updates.waiting == 0,
 		Replacing:     isReplacing,
 		Lacking:       lacking,
 		Awaited:       awaited,
-		Held:          notes.refused,
-		Refusal:       notes.refuses,
+		Held:          f.notes.refused,
+		Refusal:       f.notes.refuses,
 		UpdatesOnly:   updates.waiting > 0 && atRest,
 	}
 }

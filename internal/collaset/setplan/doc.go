@@ -8,7 +8,7 @@
 // wants it at the updated revision.
 //
 // Decide asks one question after the other. Each has a part of the Snapshot as its input, its own type or function, and
-// gives actions; what else it finds is written to the item of a Pod or to the ledger, for those after it:
+// gives actions; what else it finds is written to the item of a Pod or to the ledger, for those after it (findings):
 //
 //	question     type or function         input                                      answers
 //	-----------  -----------------------  -----------------------------------------  ----------------------------------
@@ -16,13 +16,13 @@
 //	             repairing                + Scale                                    Repairs, IDs that are not vacant
 //	membership   membership               Identity, Scale, History                   Exclusions, Inclusions
 //	scale        scaling                  Scale, Strategy, History                   who is condemned, slots; scale-in
-//	rollout      scope                    Strategy, History, who is condemned        who is in scope
+//	rollout      scope                    Scale, Strategy, History, who is condemned who is in scope; goals
 //	replacement  replacing                Strategy, History, who is in scope         pairs; Marks, Deletions
-//	rollout      updating                 Strategy, History, scope, pairs            Changes, Begins, Rollout and others
-//	scale        filling                  Scale, History, slots                      Creations
+//	rollout      updating                 Scale, Strategy, History, scope, pairs     Changes, Begins, Rollout and others
+//	scale        filling                  Identity, Scale, History, slots            Creations, Deletions, Marks
 //	volumes      claimIndex, keeping      Volumes, History, who is condemned         ClaimActions
-//	the rest     handOver, takenNames,    all of the above                           Marks, Names, Labels, Entries, Goal
-//	             relabels, store, goalOf
+//	the rest     takenNames, relabels,    all of the above                           Names, Labels, Entries, Goal
+//	             store, goal
 //
 // All of them know the Mode, and what the API server said (asking); what users are to know goes to notes.
 //

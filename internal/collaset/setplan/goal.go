@@ -12,20 +12,12 @@ const (
 	inPlaceImpossible = "InPlaceImpossible"
 )
 
-// aiming decides what Pods are to be made of, once it is known which of them are to be at the updated revision.
-type aiming struct {
-	*Strategy
-	*History
-	api   *asking
-	notes *notes
-}
-
-// aim gives every Pod its goal.
-func (a *aiming) aim(pods []*item) {
-	for _, it := range pods {
+// aim gives every Pod its goal, once it is known which of them are to be at the updated revision.
+func (s *scope) aim() {
+	for _, it := range s.pods.items {
 		revision := it.Revision
-		if a.outdated(it) {
-			revision = a.UpdatedRevision
+		if s.outdated(it) {
+			revision = s.UpdatedRevision
 		}
 		it.goal = Form{revision, it.Desired}
 		if it.Desired == it.Decorations {
@@ -33,7 +25,7 @@ func (a *aiming) aim(pods []*item) {
 		}
 		// Decorations that cannot be had hold up no template.
 		otherwise := Form{revision, it.Decorations}
-		if it.undecorated, it.why = a.obstacle(it, it.goal, otherwise); it.undecorated != "" {
+		if it.undecorated, it.why = s.obstacle(it, it.goal, otherwise); it.undecorated != "" {
 			it.goal = otherwise
 		}
 	}
@@ -41,19 +33,19 @@ func (a *aiming) aim(pods []*item) {
 
 // obstacle is why a Pod cannot get the decorations that it was told to have, as a reason and for people, while it can
 // be made as it is otherwise; "" if nothing is known to be in the way.
-func (a *aiming) obstacle(it *item, told, otherwise Form) (reason, why string) {
-	difference, _ := a.difference(it.Form(), told)
+func (s *scope) obstacle(it *item, told, otherwise Form) (reason, why string) {
+	difference, _ := s.difference(it.Form(), told)
 	if difference.Missing != "" {
 		return BlockDecorationMissing, difference.Missing
 	}
-	if a.Policy == appsv1alpha1.PodUpdateInPlaceOnly && len(difference.Forcing) > 0 {
-		if other, known := a.difference(it.Form(), otherwise); otherwise == it.Form() || known && len(other.Forcing) == 0 {
+	if s.Policy == appsv1alpha1.PodUpdateInPlaceOnly && len(difference.Forcing) > 0 {
+		if other, known := s.difference(it.Form(), otherwise); otherwise == it.Form() || known && len(other.Forcing) == 0 {
 			return inPlaceImpossible, cannotTakeOver(difference.Forcing)
 		}
 	}
 	for _, t := range []Trial{{Write: TrialPatch, From: it.Form(), To: told}, {Write: TrialCreate, To: told}} {
-		if v, known := a.api.verdict(t, verdictLasts); known && v.Refused != "" {
-			a.notes.look(v.Retry.Sub(a.notes.now))
+		if v, known := s.api.verdict(t, verdictLasts); known && v.Refused != "" {
+			s.notes.look(v.Retry.Sub(s.notes.now))
 			return BlockChangeRefused, t.Refusal(v.Refused)
 		}
 	}

@@ -10,17 +10,14 @@ import (
 type keeping struct {
 	*Mode
 	*History
-	pods   *members
-	ledger *ledger
-	claims *claimIndex
-	notes  *notes
-	do     ClaimActions
+	*findings
+	actions ClaimActions
 }
 
 // keepClaims looks after the claims of live Pods, of IDs that are given up, and those that are not needed any more.
 func (k *keeping) keepClaims() ClaimActions {
 	if k.claims.byName == nil {
-		return k.do
+		return k.actions
 	}
 	for _, it := range k.pods.live {
 		if !it.condemned {
@@ -30,13 +27,13 @@ func (k *keeping) keepClaims() ClaimActions {
 	for i := range k.claims.Claims {
 		k.keepClaim(&k.claims.Claims[i])
 	}
-	sortClaims(k.do.ClaimAdoptions)
-	sortClaims(k.do.ClaimReleases)
-	sortClaims(k.do.ClaimRepairs)
-	sortClaims(k.do.ClaimDeletions)
-	k.do.ClaimUpdates = k.claims.due
-	slices.SortFunc(k.do.ClaimUpdates, func(a, b ClaimUpdate) int { return cmp.Compare(a.Claim.Name, b.Claim.Name) })
-	return k.do
+	sortClaims(k.actions.ClaimAdoptions)
+	sortClaims(k.actions.ClaimReleases)
+	sortClaims(k.actions.ClaimRepairs)
+	sortClaims(k.actions.ClaimDeletions)
+	k.actions.ClaimUpdates = k.claims.due
+	slices.SortFunc(k.actions.ClaimUpdates, func(a, b ClaimUpdate) int { return cmp.Compare(a.Claim.Name, b.Claim.Name) })
+	return k.actions
 }
 
 func sortClaims(claims []*Claim) {
@@ -91,11 +88,11 @@ func (p *Pod) waitsForClaims() bool { return phaseRank(p.Phase) == 0 }
 
 // makeAgain makes a claim for a Pod that exists, under the name that the Pod gives it.
 func (k *keeping) makeAgain(c ClaimCreation) {
-	if len(k.do.ClaimCreations) >= k.Limits.Begins {
+	if len(k.actions.ClaimCreations) >= k.Limits.Begins {
 		k.notes.more = true
 		return
 	}
-	k.do.ClaimCreations = append(k.do.ClaimCreations, c)
+	k.actions.ClaimCreations = append(k.actions.ClaimCreations, c)
 }
 
 // claimTerminating says what a Pod waits for whose claim is being deleted. Kubernetes keeps the claim of a Pod that
@@ -132,19 +129,19 @@ func (k *keeping) keepClaim(c *Claim) {
 	switch {
 	case c.Unlabelled:
 		if c.ID != NoID {
-			k.do.ClaimRepairs = append(k.do.ClaimRepairs, c)
+			k.actions.ClaimRepairs = append(k.actions.ClaimRepairs, c)
 		}
 	case c.Dangling && k.claims.Retention.Deleted:
-		k.do.ClaimAdoptions = append(k.do.ClaimAdoptions, c)
+		k.actions.ClaimAdoptions = append(k.actions.ClaimAdoptions, c)
 	case c.Dangling:
-		k.do.ClaimReleases = append(k.do.ClaimReleases, c)
+		k.actions.ClaimReleases = append(k.actions.ClaimReleases, c)
 	case e != nil && k.obsolete(c, e):
-		k.do.ClaimDeletions = append(k.do.ClaimDeletions, c)
+		k.actions.ClaimDeletions = append(k.actions.ClaimDeletions, c)
 	case c.Owned && !c.Inherited && !k.claims.Retention.Deleted:
 		// So that no way of deleting the CollaSet takes the claim along.
-		k.do.ClaimReleases = append(k.do.ClaimReleases, c)
+		k.actions.ClaimReleases = append(k.actions.ClaimReleases, c)
 	case !c.Owned && k.claims.Retention.Deleted && e != nil && e.active():
-		k.do.ClaimAdoptions = append(k.do.ClaimAdoptions, c)
+		k.actions.ClaimAdoptions = append(k.actions.ClaimAdoptions, c)
 	}
 }
 

@@ -20,10 +20,7 @@ type membership struct {
 	*Identity
 	*Scale
 	*History
-	pods   *members
-	ledger *ledger
-	claims *claimIndex
-	notes  *notes
+	*findings
 
 	exclusions []*Pod
 	inclusions []Inclusion

@@ -78,18 +78,7 @@ type PodActions struct {
 	Labels []Relabel
 }
 
-// add joins what another question wants done.
-func (a *PodActions) add(more PodActions) {
-	a.Finishes = append(a.Finishes, more.Finishes...)
-	a.Changes = append(a.Changes, more.Changes...)
-	a.Resizes = append(a.Resizes, more.Resizes...)
-	a.Deletions = append(a.Deletions, more.Deletions...)
-	a.Cancels = append(a.Cancels, more.Cancels...)
-	a.Begins = append(a.Begins, more.Begins...)
-	a.Marks = append(a.Marks, more.Marks...)
-}
-
-// begin asks for an operation, unless one of that type is under way.
+// begin asks for an operation.
 func (a *PodActions) begin(it *item, opType string, deletes bool) {
 	a.Begins = append(a.Begins, Begin{it.Pod, podops.Request{ID: OperatorID, Type: opType, Deletes: deletes}})
 }

@@ -100,20 +100,15 @@ type replacing struct {
 	*Identity
 	*Strategy
 	*History
-	pods     *members
-	ledger   *ledger
-	api      *asking
-	notes    *notes
-	isMoving bool
+	*findings
 
-	do PodActions
 	// any is true if Pods are being replaced, or are to be.
 	any bool
 }
 
 // replace moves every replacement one step: pairs that are wanted go on, those that are not are taken back, and then
 // more are begun. It comes before scale-in, which removes the new Pods that are taken back.
-func (r *replacing) replace(isSound bool) PodActions {
+func (r *replacing) replace(isSound bool) {
 	byUpdates := 0
 	for _, p := range r.pods.pairs {
 		if !p.byUser() {
@@ -141,7 +136,6 @@ func (r *replacing) replace(isSound bool) PodActions {
 	r.replaceMore(ready, byUpdates)
 	r.cleanUp()
 	r.followNodes()
-	return r.do
 }
 
 // followNodes has Pods asked to be replaced while their node is about to be drained, and no longer when it takes Pods

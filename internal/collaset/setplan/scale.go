@@ -13,12 +13,7 @@ type scaling struct {
 	*Scale
 	*Strategy
 	*History
-	pods   *members
-	ledger *ledger
-	claims *claimIndex
-	api    *asking
-	notes  *notes
-	do     PodActions
+	*findings
 }
 
 // chooseCondemned marks the live Pods that are too many.
@@ -69,7 +64,7 @@ func first(a, b bool) int {
 }
 
 // scaleIn removes condemned Pods, and lets off those that are condemned no more.
-func (s *scaling) scaleIn() PodActions {
+func (s *scaling) scaleIn() {
 	unmarked := s.ledger.mustStore
 	for _, it := range s.pods.items {
 		switch {
@@ -98,7 +93,6 @@ func (s *scaling) scaleIn() PodActions {
 	if s.ledger.mustStore > unmarked {
 		s.markAhead()
 	}
-	return s.do
 }
 
 // markAhead says in the same write of all who wait to be scaled in that they are, so that their deletions, which a
@@ -126,26 +120,29 @@ func (s *scaling) condemn(it *item) {
 	s.do.Deletions = append(s.do.Deletions, Deletion{it.Pod, DeleteScaleIn})
 }
 
-// handOver hands the Pods of podToDelete over, as long as they are not removed by scale-in anyway.
-func handOver(mode *Mode, isSequential bool, pods *members, notes *notes) (do PodActions) {
-	for _, it := range pods.live {
+// handOver hands the Pods of podToDelete over, as long as they are not removed by scale-in anyway, and
+// not during a pause.
+func (f *filling) handOver() {
+	if f.Paused {
+		return
+	}
+	for _, it := range f.pods.live {
 		switch {
 		case !it.named || it.condemned || it.handed || it.spared || it.staying != "":
-		case mode.Protocol && !it.ToDelete:
-			do.Marks = append(do.Marks, it.Pod)
-		case mode.Protocol:
+		case f.Protocol && !it.ToDelete:
+			f.do.Marks = append(f.do.Marks, it.Pod)
+		case f.Protocol:
 			if why, refused := podops.DeletionRefused(it.View); refused {
-				notes.stall(it, Trial{Write: TrialDelete}, why)
+				f.notes.stall(it, Trial{Write: TrialDelete}, why)
 			}
-		case isSequential && mode.Conventions != KuperatorV07:
+		case f.Sequential && f.Conventions != KuperatorV07:
 			// Its successor has the same name and would be deleted again, for ever.
-			notes.block(it, "PodToDeleteIgnored",
+			f.notes.block(it, "PodToDeleteIgnored",
 				"podToDelete with PersistentSequence names only chooses what scale-in removes when the lifecycle is off; delete the Pod instead")
 		default:
-			do.Deletions = append(do.Deletions, Deletion{it.Pod, DeleteNamed})
+			f.do.Deletions = append(f.do.Deletions, Deletion{it.Pod, DeleteNamed})
 		}
 	}
-	return do
 }
 
 // fillSlots gives up slots that are too many and takes IDs for those that lack, lowest first.

@@ -21,15 +21,13 @@ func (c candidate) revision() string {
 	return c.entry.revision()
 }
 
-// scope is which slots the update strategy wants at the updated revision.
+// scope is which slots the update strategy wants at the updated revision, and what each Pod is to be made of.
 type scope struct {
 	*Mode
+	*Scale
 	*Strategy
 	*History
-	replicas int
-	pods     *members
-	ledger   *ledger
-	api      *asking
+	*findings
 }
 
 // choose says which slots the update strategy wants at the updated revision.
@@ -55,7 +53,7 @@ func (s *scope) choose() {
 	}
 	count := len(candidates)
 	if s.Partition > 0 {
-		count = min(count, max(s.replicas-s.Partition, 0))
+		count = min(count, max(s.Replicas-s.Partition, 0))
 	}
 	if count < len(candidates) {
 		slices.SortFunc(candidates, s.updateOrder)

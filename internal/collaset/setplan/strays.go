@@ -53,9 +53,7 @@ type repairing struct {
 	*Identity
 	*Scale
 	*History
-	pods   *members
-	ledger *ledger
-	notes  *notes
+	*findings
 }
 
 // repair gives members back what they lack, and adopts strays. It notes in held whose IDs are not vacant although no

@@ -66,18 +66,12 @@ func (u *updating) resizes(it *item) bool {
 // updating brings Pods to the updated revision, and to the decorations that they are to have.
 type updating struct {
 	*Mode
+	*Scale
 	*Strategy
 	*History
-	replicas int
-	pods     *members
-	ledger   *ledger
-	claims   *claimIndex
-	api      *asking
-	notes    *notes
-	isMoving bool
-	budget   budget
+	*findings
 
-	do      PodActions
+	budget  budget
 	rollout *Rollout
 	waiting int // Pods in scope that are not at their goal
 	// underWay is true if the update of some Pod is.
@@ -86,9 +80,9 @@ type updating struct {
 
 // update moves every Pod's update one step: what is done is finished, what is allowed is changed, what is no longer
 // wanted is cancelled, and then more is begun.
-func (u *updating) update() PodActions {
+func (u *updating) update() {
 	var ready []*item
-	u.budget = newBudget(u.MaxUnavailable, u.replicas, u.Protocol, u.pods)
+	u.budget = newBudget(u.MaxUnavailable, u.Replicas, u.Protocol, u.pods)
 	u.startRollout()
 	for _, e := range u.ledger.vacant() {
 		if e.marked(appsv1alpha1.ContextPodRecreateUpdate) {
@@ -133,7 +127,6 @@ func (u *updating) update() PodActions {
 	default:
 		u.start(ready)
 	}
-	return u.do
 }
 
 // takes reports whether a Pod can get to its goal; why not is a blocker.
@@ -289,7 +282,7 @@ const BlockMaxUnavailable = "MaxUnavailable"
 func (u *updating) budgetSpent() string {
 	return fmt.Sprintf(
 		"as many Pods are being updated or not available as updateStrategy.rollingUpdate.maxUnavailable allows (%d of %d); the next begins when one is available",
-		u.MaxUnavailable, u.replicas)
+		u.MaxUnavailable, u.Replicas)
 }
 
 // finishUpdate ends an in-place change made without the protocol and reports whether another is needed.
