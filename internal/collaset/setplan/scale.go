@@ -120,8 +120,8 @@ func (s *scaling) condemn(it *item) {
 	s.do.Deletions = append(s.do.Deletions, Deletion{it.Pod, DeleteScaleIn})
 }
 
-// handOver hands the Pods of podToDelete over, as long as they are not removed by scale-in anyway, and
-// not during a pause.
+// handOver hands the Pods of podToDelete over, as long as they are not removed by scale-in anyway, and not during a
+// pause.
 func (f *filling) handOver() {
 	if f.Paused {
 		return

@@ -182,104 +182,101 @@ func (w conditionWriter) terminating(p *Plan, o Outcome) {
 // progress sets the four conditions that tools judge health by. What is the matter is told in full in one of them: in
 // Stalled if something has to be changed, else in Progressing, or in Ready once the rollout is complete.
 func (w conditionWriter) progress(p *Plan, o Outcome, r rollout) {
-	stalled, why := w.stalled(p, o)
-	g := p.Goal
-	because := stalledReason(stalled, g, o)
-	if h := w.status.Halted; h != nil && len(stalled) == 0 {
+	g, now := p.Goal, w.doing(p, o)
+	because, why := w.stalled(p, o)
+	switch h := w.status.Halted; {
+	case because != "":
+	case h != nil:
 		because, why = haltedMessage(w.s, h)
-		stalled = []string{string(because)}
-	}
-	paused := w.s.Paused && (!g.ScaleReached || !g.UpdateReached || g.Replacing)
-	message, reason := w.doing(p, o)
-	if r.exceeded && len(stalled) == 0 { // a user has to look, as after the deadline of a Deployment
+	case r.exceeded: // a user has to look, as after the deadline of a Deployment
 		because = appsv1alpha1.ReasonProgressDeadlineExceeded
 		why = fmt.Sprintf("nothing got better within spec.progressDeadlineSeconds (%d): %s; status.blockers says what "+
-			"Pods wait for", int(w.s.Failure.Deadline.Seconds()), message)
-		stalled = []string{string(because)}
+			"Pods wait for", int(w.s.Failure.Deadline.Seconds()), now.message)
 	}
-	ready := g.Reached() && len(stalled) == 0 && !w.s.Deleting
+	isStalled := because != ""
 
-	w.set(appsv1alpha1.CollaSetStalled, len(stalled) > 0, because, why)
+	w.set(appsv1alpha1.CollaSetStalled, isStalled, cmp.Or(because, appsv1alpha1.ReasonReconciled), why)
 	switch {
-	case ready:
-		w.set(appsv1alpha1.CollaSetReady, true, appsv1alpha1.ReasonAvailable, "")
-		w.set(appsv1alpha1.CollaSetReconciling, false, appsv1alpha1.ReasonReconciled, "")
-	case len(stalled) > 0:
+	case isStalled:
 		w.set(appsv1alpha1.CollaSetReady, false, because, "the spec is not reached, as the condition Stalled explains")
 		w.set(appsv1alpha1.CollaSetReconciling, false, because, "")
-	case paused:
+		w.set(appsv1alpha1.CollaSetProgressing, false, because, stands(because))
+	case g.Reached() && !w.s.Deleting: // the rollout is complete then
+		w.set(appsv1alpha1.CollaSetReady, true, appsv1alpha1.ReasonAvailable, "")
+		w.set(appsv1alpha1.CollaSetReconciling, false, appsv1alpha1.ReasonReconciled, "")
+		w.set(appsv1alpha1.CollaSetProgressing, true, appsv1alpha1.ReasonRolloutComplete, "")
+	case w.s.Paused && (!g.ScaleReached || !g.UpdateReached || g.Replacing):
 		w.set(appsv1alpha1.CollaSetReady, false, appsv1alpha1.ReasonPaused, "spec.paused is set before the spec is reached")
 		w.set(appsv1alpha1.CollaSetReconciling, false, appsv1alpha1.ReasonPaused, "")
+		w.set(appsv1alpha1.CollaSetProgressing, false, appsv1alpha1.ReasonPaused, now.message)
 	case r.complete:
-		w.set(appsv1alpha1.CollaSetReady, false, reason, message)
-		w.set(appsv1alpha1.CollaSetReconciling, true, reason, onTheWay(reason))
-	default:
-		w.set(appsv1alpha1.CollaSetReady, false, reason, notReady(reason))
-		w.set(appsv1alpha1.CollaSetReconciling, true, reason, onTheWay(reason))
-	}
-	switch {
-	case len(stalled) > 0:
-		w.set(appsv1alpha1.CollaSetProgressing, false, because, stands(because))
-	case paused:
-		w.set(appsv1alpha1.CollaSetProgressing, false, appsv1alpha1.ReasonPaused, message)
-	case r.complete:
+		w.set(appsv1alpha1.CollaSetReady, false, now.reason, now.message)
+		w.set(appsv1alpha1.CollaSetReconciling, true, now.reason, now.onTheWay)
 		w.set(appsv1alpha1.CollaSetProgressing, true, appsv1alpha1.ReasonRolloutComplete, "")
 	default:
-		w.set(appsv1alpha1.CollaSetProgressing, true, reason, message)
+		w.set(appsv1alpha1.CollaSetReady, false, now.reason, now.notReady)
+		w.set(appsv1alpha1.CollaSetReconciling, true, now.reason, now.onTheWay)
+		w.set(appsv1alpha1.CollaSetProgressing, true, now.reason, now.message)
 	}
 }
 
-// stalled returns what a user has to change, and nothing and "" if there is nothing to change.
-func (w conditionWriter) stalled(p *Plan, o Outcome) (reasons []string, message string) {
-	if p.Problem != "" {
-		return []string{string(appsv1alpha1.ReasonInvalidSpec)}, p.Problem
+// stalled returns what a user has to change, and "" twice if there is nothing to change.
+func (w conditionWriter) stalled(p *Plan, o Outcome) (because appsv1alpha1.ConditionReason, why string) {
+	refusal := cmp.Or(p.Goal.Refusal, o.Refused)
+	switch {
+	case p.Problem != "" && !p.Goal.Held && o.Refused == "":
+		return appsv1alpha1.ReasonInvalidSpec, p.Problem
+	case p.Problem != "":
+		return appsv1alpha1.ReasonBlocked, p.Problem
+	case refusal != "":
+		return appsv1alpha1.ReasonBlocked, refusal
+	case !p.Goal.Held:
+		return "", ""
 	}
-	if refusal := cmp.Or(p.Goal.Refusal, o.Refused); refusal != "" {
-		return []string{BlockChangeRefused}, refusal
-	}
-	if p.Goal.Held {
-		for _, b := range p.Blockers {
-			switch b.Reason {
-			case inPlaceImpossible, resizeInfeasible, restartInfeasible, recordUnreadable, BlockExpansionRefused:
-				return []string{b.Reason}, fmt.Sprintf("%d Pods: %s", b.Count, b.Message)
-			}
+	for _, b := range p.Blockers {
+		switch b.Reason {
+		case inPlaceImpossible, resizeInfeasible, restartInfeasible, recordUnreadable, BlockExpansionRefused:
+			return appsv1alpha1.ReasonBlocked, fmt.Sprintf("%d Pods: %s", b.Count, b.Message)
 		}
 	}
-	return nil, ""
+	return "", ""
 }
 
-func stalledReason(stalled []string, g Goal, o Outcome) appsv1alpha1.ConditionReason {
-	switch {
-	case len(stalled) == 0:
-		return appsv1alpha1.ReasonReconciled
-	case g.Held, o.Refused != "":
-		return appsv1alpha1.ReasonBlocked
-	default:
-		return appsv1alpha1.ReasonInvalidSpec
+// activity is what is going on: its reason, what Progressing tells of it in full, and a short word each of Ready and
+// Reconciling.
+type activity struct {
+	reason                      appsv1alpha1.ConditionReason
+	message, notReady, onTheWay string
+}
+
+// doing is what is going on, without numbers that change with every Pod: the counters tell them.
+func (w conditionWriter) doing(p *Plan, o Outcome) activity {
+	const notReached, again = "the spec is not reached", "trying again"
+	failed := func(condition string) activity {
+		return activity{appsv1alpha1.ReasonFailed, trying(condition), notReached, again}
 	}
-}
-
-// doing says what is going on, without numbers that change with every Pod: the counters tell them.
-func (w conditionWriter) doing(p *Plan, o Outcome) (string, appsv1alpha1.ConditionReason) {
 	switch {
 	case o.ScaleOut != nil, o.ScaleIn != nil:
-		return trying(appsv1alpha1.CollaSetScale), appsv1alpha1.ReasonFailed
+		return failed(appsv1alpha1.CollaSetScale)
 	case o.Update != nil:
-		return trying(appsv1alpha1.CollaSetUpdate), appsv1alpha1.ReasonFailed
+		return failed(appsv1alpha1.CollaSetUpdate)
 	case o.Reclaim != nil:
-		return trying(appsv1alpha1.CollaSetTerminating), appsv1alpha1.ReasonFailed
+		return failed(appsv1alpha1.CollaSetTerminating)
 	case w.s.Deleting:
-		return "the CollaSet is being deleted", appsv1alpha1.ReasonTerminating
+		return activity{appsv1alpha1.ReasonTerminating, "the CollaSet is being deleted", "its Pods are leaving", again}
 	case !p.Goal.ScaleReached:
-		return fmt.Sprintf("%d Pods are wanted", w.s.Replicas), appsv1alpha1.ReasonScaling
+		return activity{appsv1alpha1.ReasonScaling, fmt.Sprintf("%d Pods are wanted", w.s.Replicas),
+			"there are more or fewer Pods than are wanted", "adding or removing Pods"}
 	case !p.Goal.UpdateReached:
-		return "Pods are being updated to " + w.s.UpdatedRevision, appsv1alpha1.ReasonUpdating
+		return activity{appsv1alpha1.ReasonUpdating, "Pods are being updated to " + w.s.UpdatedRevision,
+			"not every Pod is updated", "updating Pods"}
 	case p.Goal.Replacing:
-		return "Pods are being replaced", appsv1alpha1.ReasonUpdating
+		return activity{appsv1alpha1.ReasonUpdating, "Pods are being replaced", "not every Pod is updated", "updating Pods"}
 	case !p.Goal.Available():
-		return w.unavailable(p.Goal), appsv1alpha1.ReasonUnavailable
+		return activity{appsv1alpha1.ReasonUnavailable, w.unavailable(p.Goal), "not every Pod is available",
+			"waiting for Pods to be available"}
 	}
-	return "", appsv1alpha1.ReasonReconciled
+	return activity{appsv1alpha1.ReasonReconciled, "", notReached, again}
 }
 
 // trying is the word of a failure of which the condition named tells in full.
@@ -293,36 +290,6 @@ func stands(because appsv1alpha1.ConditionReason) string {
 		return "there was no progress in time, as the condition Stalled explains; it goes on where it can"
 	}
 	return "nothing goes on until what the condition Stalled names is changed"
-}
-
-// notReady is a short word of the condition Ready for what Progressing tells in full.
-func notReady(reason appsv1alpha1.ConditionReason) string {
-	switch reason {
-	case appsv1alpha1.ReasonScaling:
-		return "there are more or fewer Pods than are wanted"
-	case appsv1alpha1.ReasonTerminating:
-		return "its Pods are leaving"
-	case appsv1alpha1.ReasonUpdating:
-		return "not every Pod is updated"
-	case appsv1alpha1.ReasonUnavailable:
-		return "not every Pod is available"
-	default:
-		return "the spec is not reached"
-	}
-}
-
-// onTheWay is a short word of the condition Reconciling for what another condition tells in full.
-func onTheWay(reason appsv1alpha1.ConditionReason) string {
-	switch reason {
-	case appsv1alpha1.ReasonScaling:
-		return "adding or removing Pods"
-	case appsv1alpha1.ReasonUpdating:
-		return "updating Pods"
-	case appsv1alpha1.ReasonUnavailable:
-		return "waiting for Pods to be available"
-	default:
-		return "trying again"
-	}
 }
 
 // unavailable says what Pods lack, not which: that would change with every Pod.
