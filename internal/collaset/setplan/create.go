@@ -109,7 +109,7 @@ func (f *filling) removeTerminal() {
 	for _, it := range f.pods.items {
 		switch {
 		case !it.View.Terminal || it.View.Terminating || it.excluding || it.putOff:
-		case it.Again > 0 && f.succeeded(it):
+		case f.backsOff(it):
 			f.notes.block(it, "BackOff", it.Ended+
 				"; Pods of its instance ID end again and again, so the next attempt waits, 5 minutes at most: see its logs and what the template runs")
 			f.notes.look(it.Again)
@@ -119,11 +119,12 @@ func (f *filling) removeTerminal() {
 	}
 }
 
-// succeeded reports whether the Pod is the one that its vacant entry waits for, to be filled by another one like it.
-func (f *filling) succeeded(it *item) bool {
+// backsOff reports whether a Pod that has ended is kept for a while before its successor comes: it is the one that its
+// vacant entry waits for, to be filled by another one like it.
+func (f *filling) backsOff(it *item) bool {
 	e := f.ledger.entries[it.ID]
-	return e != nil && !e.dropped && !e.vacated && f.pods.holder[it.ID] == nil && f.pods.leaving[it.ID] == it &&
-		e.revision() == it.Revision
+	return it.View.Terminal && !it.View.Terminating && it.Again > 0 && e != nil && !e.dropped && !e.vacated &&
+		f.pods.holder[it.ID] == nil && f.pods.leaving[it.ID] == it && e.revision() == it.Revision
 }
 
 // waitsForPredecessor reports whether a vacant slot cannot be filled yet: its last Pod ended and the next attempt
@@ -134,7 +135,7 @@ func (f *filling) waitsForPredecessor(e *entryState) bool {
 	switch {
 	case gone == nil:
 		return false
-	case gone.View.Terminal && !gone.View.Terminating && gone.Again > 0 && f.succeeded(gone):
+	case f.backsOff(gone):
 		return true
 	case !f.Sequential && !f.claims.waitsForVolumes(e, gone):
 		return false

@@ -114,33 +114,34 @@ func (u *updating) startRollout() {
 	}
 }
 
+// isStepwise reports whether nothing but steps of the single Pod is left of its update.
+func (u *updating) isStepwise(it *item) bool {
+	return u.rollout != nil && it.method == inPlace && !it.Recorded && !it.isDecorated()
+}
+
 // follow names a Pod in the Rollout: one on which an update in place is under way, or that is on its way back. need is
 // true if it has yet to be changed.
 func (u *updating) follow(it *item, need bool) {
-	switch {
-	case u.rollout == nil, it.isDecorated(): // what it is made of is known to a decision about the set
-		return
-	case it.During != podops.TypeUpdate:
-		if !offline(it.Op) {
-			return
-		}
-	case need:
-		if it.method != inPlace || it.Recorded {
-			return
-		}
-	case !it.Recorded || it.Revision != u.UpdatedRevision:
+	if u.rollout == nil || it.isDecorated() { // what it is made of is known to a decision about the set
 		return
 	}
-	u.rollout.From[it.UID()] = it.Revision
+	isNamed := it.Recorded && it.Revision == u.UpdatedRevision
+	switch {
+	case it.During != podops.TypeUpdate:
+		isNamed = offline(it.Op)
+	case need:
+		isNamed = u.isStepwise(it)
+	}
+	if isNamed {
+		u.rollout.From[it.UID()] = it.Revision
+	}
 }
 
 // queue has a Pod begin in place when another comes back. With minReadySeconds, coming back is not enough for that.
 func (u *updating) queue(it *item) {
-	rollout := u.rollout
-	isFit := u.MinReady == 0 && it.method == inPlace && !it.Recorded && it.InService && !it.isDecorated()
-	if rollout == nil || !isFit || len(rollout.Next) >= u.Limits.Next {
+	if !u.isStepwise(it) || u.MinReady > 0 || !it.InService || len(u.rollout.Next) >= u.Limits.Next {
 		return
 	}
-	rollout.From[it.UID()] = it.Revision
-	rollout.Next = append(rollout.Next, queuedAs(it.Pod, podops.Request{ID: OperatorID, Type: podops.TypeUpdate}))
+	u.rollout.From[it.UID()] = it.Revision
+	u.rollout.Next = append(u.rollout.Next, queuedAs(it.Pod, podops.Request{ID: OperatorID, Type: podops.TypeUpdate}))
 }

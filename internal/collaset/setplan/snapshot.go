@@ -276,6 +276,9 @@ type Change struct {
 	ResizeRestarts, Restarting bool
 }
 
+// isPending reports whether a change in place was made that the kubelet has not carried out.
+func (c *Change) isPending() bool { return c.Recorded && !c.Carried }
+
 // Facts are what decisions work out from a Pod's labels. They are never changed.
 type Facts struct {
 	// Op is our operation on the Pod, and During its type while it is asked for or carried out, "" otherwise.
@@ -284,6 +287,9 @@ type Facts struct {
 	// InService is true if the Pod has the label service-available.
 	InService bool
 }
+
+// isUpdating reports whether an update has begun that has not come to its end, which is when the Pod serves again.
+func (f *Facts) isUpdating() bool { return f.During == podops.TypeUpdate || offline(f.Op) }
 
 // atRest are the facts of Pods without an operation of ours, which most are.
 var atRest, atRestInService = &Facts{Op: podops.Operation{ID: OperatorID}},

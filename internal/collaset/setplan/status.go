@@ -103,7 +103,7 @@ func count(s *Snapshot, pod *Pod, st *appsv1alpha1.CollaSetStatus) {
 		st.UpdatedReplicas++
 	}
 	// What a Pod is before its kubelet has carried the change out, it is as it was before.
-	updated = updated && (!pod.Recorded || pod.Carried)
+	updated = updated && !pod.isPending()
 	if pod.View.Ready {
 		st.ReadyReplicas++
 		if updated {

@@ -94,7 +94,7 @@ func (u *updating) update() {
 		if it.condemned || it.During == podops.TypeScaleIn {
 			continue
 		}
-		u.underWay = u.underWay || offline(it.Op) || it.During == podops.TypeUpdate
+		u.underWay = u.underWay || it.isUpdating()
 		if it.undecorated != "" {
 			u.notes.block(it, it.undecorated, it.why)
 		}
@@ -264,7 +264,7 @@ func (u *updating) start(ready []*item) {
 				u.act(it)
 			case !u.claimsFirst(it):
 				u.do.begin(it, podops.TypeUpdate, it.method == recreate)
-				if it.method == inPlace && u.rollout != nil && !it.Recorded && !it.isDecorated() {
+				if u.isStepwise(it) {
 					u.rollout.From[it.UID()] = it.Revision
 				}
 			}
@@ -352,7 +352,7 @@ func newBudget(maxUnavailable, replicas int, isProtocol bool, pods *members) bud
 	}
 	b := budget{available: most - replicas, serving: most}
 	for _, it := range pods.live {
-		isUpdating := it.During == podops.TypeUpdate || offline(it.Op) || it.Recorded && !it.Carried
+		isUpdating := it.isUpdating() || it.isPending()
 		if isUpdating {
 			b.serving--
 		}
@@ -368,7 +368,7 @@ func newBudget(maxUnavailable, replicas int, isProtocol bool, pods *members) bud
 // always.
 func (b *budget) allows(it *item) bool {
 	switch {
-	case it.Recorded && !it.Carried:
+	case it.isPending():
 		return true
 	case it.Available:
 		return b.available > 0
@@ -380,7 +380,7 @@ func (b *budget) allows(it *item) bool {
 
 // take counts a Pod that is taken out.
 func (b *budget) take(it *item) {
-	if it.Recorded && !it.Carried {
+	if it.isPending() {
 		return
 	}
 	if it.Available {

@@ -104,7 +104,7 @@ func WindowPlanOf(s *Snapshot, p *Plan) WindowPlan {
 	w := WindowPlan{UnderWay: map[types.UID]bool{}}
 	for i := range s.Pods {
 		pod := &s.Pods[i]
-		if facts := pod.facts(); pod.Live() && (facts.During == podops.TypeUpdate || offline(facts.Op)) {
+		if pod.Live() && pod.facts().isUpdating() {
 			w.UnderWay[pod.UID()] = NextIsOurs(pod)
 		}
 	}
