@@ -85,12 +85,7 @@ func newRequest(old string, now time.Time) string {
 // IsDuring reports whether the operation has begun and is neither finished nor cancelled.
 func IsDuring(v View, id, opType string) bool {
 	o := OperationOf(v, id)
-	switch o.Phase {
-	case PhaseRequested, PhasePreCheck, PhasePreChecked, PhasePreparing, PhaseOperate:
-		return o.Type == opType
-	case PhaseNone, PhaseFinished, PhasePostCheck, PhasePostChecked, PhaseCompleting, PhaseUndone, PhaseAbandoned:
-	}
-	return false
+	return o.UnderWay() && o.Type == opType
 }
 
 // Allowed reports whether the operator may act on the Pod now: the operation is in phase Operate, no cooperator holds

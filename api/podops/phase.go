@@ -67,6 +67,16 @@ func (o Operation) Offline() bool {
 	return false
 }
 
+// UnderWay reports whether the operation has begun and is neither finished nor cancelled.
+func (o Operation) UnderWay() bool {
+	switch o.Phase {
+	case PhaseRequested, PhasePreCheck, PhasePreChecked, PhasePreparing, PhaseOperate:
+		return true
+	case PhaseNone, PhaseFinished, PhasePostCheck, PhasePostChecked, PhaseCompleting, PhaseUndone, PhaseAbandoned:
+	}
+	return false
+}
+
 // PhaseOf returns the phase of one ID.
 func PhaseOf(v View, id string) Phase {
 	return operationOf(v.Labels, id).Phase

@@ -295,35 +295,20 @@ func (f *Facts) isUpdating() bool { return f.During == podops.TypeUpdate || offl
 var atRest, atRestInService = &Facts{Op: podops.Operation{ID: OperatorID}},
 	&Facts{Op: podops.Operation{ID: OperatorID}, InService: true}
 
-// FactsOf works out the facts of a Pod.
+// FactsOf works out the facts of a Pod. Most have no operation of ours, which one look at their labels shows.
 func FactsOf(v podops.View) *Facts {
-	op, known := operationOf(v)
+	isServing := v.ServiceAvailable()
 	switch {
-	case known:
-		return &Facts{Op: op, During: duringOf(op), InService: v.ServiceAvailable()}
-	case v.ServiceAvailable():
+	case Operated(v.Labels):
+		f := &Facts{Op: podops.OperationOf(v, OperatorID), InService: isServing}
+		if f.Op.UnderWay() {
+			f.During = f.Op.Type
+		}
+		return f
+	case isServing:
 		return atRestInService
 	}
 	return atRest
-}
-
-// operationOf is our operation on a Pod. Most Pods have none, which one look at their labels shows.
-func operationOf(v podops.View) (op podops.Operation, known bool) {
-	if Operated(v.Labels) {
-		return podops.OperationOf(v, OperatorID), true
-	}
-	return podops.Operation{ID: OperatorID}, false
-}
-
-// duringOf is the type of an operation while it is asked for or carried out, "" otherwise.
-func duringOf(o podops.Operation) string {
-	switch o.Phase {
-	case podops.PhaseRequested, podops.PhasePreCheck, podops.PhasePreChecked, podops.PhasePreparing, podops.PhaseOperate:
-		return o.Type
-	case podops.PhaseNone, podops.PhaseFinished, podops.PhasePostCheck, podops.PhasePostChecked, podops.PhaseCompleting,
-		podops.PhaseUndone, podops.PhaseAbandoned:
-	}
-	return ""
 }
 
 // facts are the Pod's.
