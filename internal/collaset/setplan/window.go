@@ -34,8 +34,8 @@ type windowSet struct {
 	// allowed are Pods that may begin, next those that may when another comes back, and spare how many of these may now.
 	allowed, next []Queued
 	spare         int
-	// follows reports whether some were left by the last plan; a decision that is being made does not change it.
-	follows bool
+	// held is true while a decision is being made: none of these begins.
+	held bool
 	// pods are those that are chosen, under way, or have a step sent to them.
 	pods map[types.UID]*windowPod
 }
@@ -155,7 +155,7 @@ func NextIsOurs(pod *Pod) bool {
 func (w *Window) Hold(set types.NamespacedName, now time.Time) Answer {
 	s := w.of(set)
 	s.epoch++
-	s.allowed, s.next, s.spare = nil, nil, 0
+	s.held = true
 	for uid := range s.pods {
 		w.takeBack(s, uid)
 	}
@@ -189,8 +189,7 @@ func (w *Window) Foresee(set types.NamespacedName, pods []Pod) {
 // Planned is a decision about a CollaSet. Those of its Pods that begin now are in the answer.
 func (w *Window) Planned(set types.NamespacedName, plan WindowPlan, now time.Time) Answer {
 	s := w.of(set)
-	s.allowed, s.next, s.spare = slices.Clone(plan.Allowed), slices.Clone(plan.Next), plan.Spare
-	s.follows = len(s.allowed)+len(s.next) > 0
+	s.held, s.allowed, s.next, s.spare = false, slices.Clone(plan.Allowed), slices.Clone(plan.Next), plan.Spare
 	for uid, ours := range plan.UnderWay {
 		if p := s.pod(uid); !p.underWay || p.ours != ours {
 			w.turn(s, uid, ours, now)
@@ -301,7 +300,10 @@ func (w *Window) Forget(set types.NamespacedName, now time.Time) Answer {
 }
 
 // Follows reports whether it is known which Pods of a CollaSet begin next.
-func (w *Window) Follows(set types.NamespacedName) bool { return w.known(set).follows }
+func (w *Window) Follows(set types.NamespacedName) bool {
+	s := w.known(set)
+	return len(s.allowed)+len(s.next) > 0
+}
 
 // Counts are the places that are taken, and the CollaSets that wait for one.
 func (w *Window) Counts(now time.Time) (taken, waiting int) {
@@ -385,7 +387,7 @@ func (w *Window) expire(now time.Time) (first time.Time) {
 }
 
 func (s *windowSet) mayBegin() bool {
-	return len(s.allowed) > 0 || len(s.next) > 0 && s.spare > 0
+	return !s.held && (len(s.allowed) > 0 || len(s.next) > 0 && s.spare > 0)
 }
 
 // take takes the next Pod of a CollaSet that has one that may begin.
@@ -415,7 +417,6 @@ func (w *Window) serve(now time.Time) (a Answer) {
 		w.turns = w.turns[1:]
 		s := w.known(set)
 		q := s.take()
-		s.follows = len(s.allowed)+len(s.next) > 0
 		s.pod(q.UID).chosen = &q
 		w.turn(s, q.UID, true, now)
 		a.Begin = append(a.Begin, Chosen{set, q.NextPod})

@@ -34,7 +34,7 @@ func (w *Window) String() string {
 	byName := func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) }
 	for _, name := range slices.SortedFunc(maps.Keys(w.sets), byName) {
 		s := w.sets[name]
-		fmt.Fprintf(&b, "%s %v %v %d;", name, s.allowed, s.next, s.spare)
+		fmt.Fprintf(&b, "%s %t %v %v %d;", name, s.held, s.allowed, s.next, s.spare)
 		for _, uid := range slices.Sorted(maps.Keys(s.pods)) {
 			p := s.pods[uid]
 			fmt.Fprintf(&b, " %s %t %t", uid, p.underWay, p.ours)
