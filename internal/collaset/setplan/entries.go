@@ -213,11 +213,6 @@ func (l *ledger) giveUpID(e *entryState) {
 	l.drop(e)
 }
 
-// storedScaleIn reports whether the ResourceContext has the entry as one of a Pod that was scaled in.
-func storedScaleIn(e *entryState) bool {
-	return e.stored[appsv1alpha1.ContextScaleIn] == appsv1alpha1.ContextTrue
-}
-
 // takenIDs are those of entries and of Pods, even of such on their way out.
 func (l *ledger) takenIDs() map[int]bool {
 	taken := make(map[int]bool, len(l.Entries)+len(l.pods.items))

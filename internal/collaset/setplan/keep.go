@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
 // keeping looks after the claims of the set as it is.
@@ -153,7 +155,8 @@ func (k *keeping) obsolete(c *Claim, e *entryState) bool {
 	}
 	holder := k.pods.holder[c.ID]
 	if e.vacated {
-		return holder == nil && !e.dropped && k.claims.claimsGo(e) && storedScaleIn(e)
+		isStored := e.stored[appsv1alpha1.ContextScaleIn] == appsv1alpha1.ContextTrue
+		return holder == nil && !e.dropped && k.claims.claimsGo(e) && isStored
 	}
 	if !e.active() || holder == nil || holder.condemned || !k.claims.Retention.Changed ||
 		!k.known(holder.Revision) {

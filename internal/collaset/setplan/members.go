@@ -54,7 +54,10 @@ func newMembers(s *Snapshot, claims *claimIndex) *members {
 		case it.excluding:
 			m.freed[it.ID] = true
 		case !it.Live():
-			m.leave(it)
+			// Of several with one ID one that is being deleted counts: it is the one to wait for.
+			if m.leaving[it.ID] == nil || it.View.Terminating {
+				m.leaving[it.ID] = it
+			}
 		case it.ID == NoID:
 			m.live = append(m.live, it)
 		case m.holder[it.ID] != nil:
@@ -73,14 +76,6 @@ func setOf(names []string) map[string]bool {
 		set[name] = true
 	}
 	return set
-}
-
-// leave notes a Pod that is on its way out or has run to its end. Of several with one ID one that is being deleted
-// counts: it is the one to wait for.
-func (m *members) leave(it *item) {
-	if before := m.leaving[it.ID]; before == nil || it.View.Terminating {
-		m.leaving[it.ID] = it
-	}
 }
 
 // replicas is the number of live replicas: pairs count as one.

@@ -2,6 +2,7 @@ package setplan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -83,20 +84,18 @@ func waitFor(it *item) (reason, message string) {
 		}
 		return "WaitingForPermission", "PodTransitionRules have not let the " + it.During + " pass; their status says why"
 	}
-	for _, w := range podops.Explain(it.View, nil) {
-		if w.ID == OperatorID {
-			if w.Reason == podops.WaitOperator {
-				// In Operate, and yet not allowed.
-				if it.View.Protected() {
-					return string(podops.WaitFinalizer),
-						"a cooperator still holds the Pod: " + strings.Join(podops.ProtectionFinalizers(it.View.Finalizers), ", ")
-				}
-				return string(podops.WaitNotReady), "the Pod is still observed to be Ready"
-			}
-			return string(w.Reason), w.Message
-		}
+	waits := podops.Explain(it.View, nil)
+	i := slices.IndexFunc(waits, func(w podops.Wait) bool { return w.ID == OperatorID })
+	switch {
+	case i < 0:
+		return string(podops.WaitLifecycle), "the next step is lifecycle-controller's"
+	case waits[i].Reason != podops.WaitOperator:
+		return string(waits[i].Reason), waits[i].Message
+	case it.View.Protected(): // in Operate, and yet not allowed
+		return string(podops.WaitFinalizer),
+			"a cooperator still holds the Pod: " + strings.Join(podops.ProtectionFinalizers(it.View.Finalizers), ", ")
 	}
-	return string(podops.WaitLifecycle), "the next step is lifecycle-controller's"
+	return string(podops.WaitNotReady), "the Pod is still observed to be Ready"
 }
 
 // unheld says which finalizer an operation on a Pod waits for, and since when, if it does; "" if not, or if a rule has
