@@ -95,7 +95,7 @@ func includedLabel(it *item) *string {
 func (f *filling) newSlots() []*entryState {
 	var out []*entryState
 	for _, p := range f.pods.pairs {
-		if p.replacement == nil && !p.over && p.origin.staying == "" {
+		if p.replacement == nil && !p.isOver() && p.origin.staying == "" {
 			out = append(out, p.entry)
 		}
 	}

@@ -79,9 +79,10 @@ type pair struct {
 	entry *entryState
 	// committed is true if the origin is on its way out and the new Pod serves: there is no way back.
 	committed bool
-	// over is true if it is no pair any more.
-	over bool
 }
+
+// isOver reports whether it is no pair any more.
+func (p *pair) isOver() bool { return p.entry.asNew != p }
 
 // revision is the one that the new Pod has, or will be created at.
 func (p *pair) revision() string {
@@ -122,11 +123,15 @@ func (r *replacing) replace(isSound bool) {
 		}
 		it.replaceFor = r.replaceReasonOf(it)
 		r.any = r.any || it.pair != nil || it.replaceFor == byUser
+		isStaying := it.staying != "" ||
+			it.pair != nil && it.pair.replacement != nil && it.pair.replacement.staying != ""
+		if !isSound || isStaying { // neither half is released meanwhile, and no new one is created
+			continue
+		}
+		if it.pair != nil && !r.advancePair(it.pair) {
+			continue
+		}
 		switch {
-		case !isSound:
-		case it.staying != "", it.pair != nil && it.pair.replacement != nil && it.pair.replacement.staying != "":
-			// Neither half is released meanwhile, and no new one is created.
-		case it.pair != nil && !r.advancePair(it.pair):
 		case it.replaceFor != notReplaced && r.mayReplace(it):
 			ready = append(ready, it)
 		case it.replaceFor == notReplaced && !it.condemned:
@@ -202,7 +207,7 @@ func (h *History) servesAsAsked(p *pair) bool {
 }
 
 // advancePair moves a pair one step and reports whether it is no more: the origin may be replaced again.
-func (r *replacing) advancePair(p *pair) (over bool) {
+func (r *replacing) advancePair(p *pair) bool {
 	it := p.origin
 	switch {
 	case it.condemned:
@@ -210,17 +215,16 @@ func (r *replacing) advancePair(p *pair) (over bool) {
 	case p.committed:
 		r.notes.leaves(it, "its replacement serves; it is handed to lifecycle-controller, which deletes it as soon as it may")
 	case it.replaceFor == notReplaced || !r.aimed(p):
-		over = r.abortPair(p)
-		switch {
-		case over:
-		case it.replaceFor == notReplaced:
+		if r.abortPair(p) {
+			return true
+		}
+		if it.replaceFor == notReplaced {
 			r.forgetPair(it)
-		default:
+		} else {
 			r.notes.block(it, "WaitingForReplacement",
 				"its replacement "+p.replacement.Name()+" is at revision "+p.replacement.Revision+
 					", which is not wanted any more: it goes, and another one comes at "+r.targetOf(it))
 		}
-		return over
 	default:
 		r.labelPair(p)
 		r.awaitReplacement(p)
@@ -291,7 +295,7 @@ func (r *replacing) lacksRoom(p *pair) bool {
 
 // abortPair ends a pair that is not wanted any more, or not like this: the new Pod is scaled in. It reports whether
 // there was none, so that the pair is over.
-func (r *replacing) abortPair(p *pair) (over bool) {
+func (r *replacing) abortPair(p *pair) bool {
 	if p.replacement != nil {
 		p.replacement.condemned = p.replacement.staying == ""
 		return false
@@ -303,7 +307,16 @@ func (r *replacing) abortPair(p *pair) (over bool) {
 		o.asOrigin = nil
 		r.ledger.may(o, appsv1alpha1.ContextReplaceNewPodID, "")
 	}
-	p.over = true
+	return true
+}
+
+// isUnreadable blocks a Pod whose label names no new Pod that can be read, and reports whether it does.
+func (r *replacing) isUnreadable(it *item) bool {
+	if it.pairing.unreadable == "" {
+		return false
+	}
+	r.notes.block(it, "PairLabelInvalid", fmt.Sprintf("label %s is %s, which is no instance ID: remove the label",
+		appsv1alpha1.ReplacePairNewIDLabel, it.pairing.unreadable))
 	return true
 }
 
@@ -313,9 +326,7 @@ func (r *replacing) mayReplace(it *item) bool {
 	case r.ledger.entries[it.ID] == nil:
 		r.notes.block(it, "NoInstanceID", "has no instance ID of its own (label "+appsv1alpha1.InstanceIDLabel+
 			") and cannot be replaced: delete it, another one is created")
-	case it.pairing.unreadable != "":
-		r.notes.block(it, "PairLabelInvalid", fmt.Sprintf("label %s is %s, which is no instance ID: remove the label",
-			appsv1alpha1.ReplacePairNewIDLabel, it.pairing.unreadable))
+	case r.isUnreadable(it):
 	case r.Protocol && it.ToDelete, it.named && (r.Protocol || !r.Sequential):
 		r.notes.leaves(it, "is being deleted and comes back")
 	case it.During == podops.TypeScaleIn, it.During == podops.TypeUpdate && !it.Recorded:
@@ -332,7 +343,7 @@ func (r *replacing) mayReplace(it *item) bool {
 func (r *replacing) replaceMore(ready []*item, byUpdates int) {
 	underWay := 0
 	for _, p := range r.pods.pairs {
-		if !p.over {
+		if !p.isOver() {
 			underWay++
 		}
 	}
@@ -405,10 +416,7 @@ func (r *replacing) forgetPair(it *item) {
 	if !it.Replacing {
 		return // most have none of these labels
 	}
-	if it.pairing.unreadable != "" {
-		r.notes.block(it, "PairLabelInvalid", fmt.Sprintf("label %s is %s, which is no instance ID: remove the label",
-			appsv1alpha1.ReplacePairNewIDLabel, it.pairing.unreadable))
-	} else if it.unlabel(appsv1alpha1.ReplacePairNewIDLabel) {
+	if !r.isUnreadable(it) && it.unlabel(appsv1alpha1.ReplacePairNewIDLabel) {
 		it.event = ReplacementCancelled
 	}
 	if it.pairing.target != "" {
