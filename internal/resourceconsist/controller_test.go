@@ -684,11 +684,11 @@ func TestBackendConditionsMergeAndTellOnlyChanges(t *testing.T) {
 	s.report(z, outcome(errors.New("no quota")))
 	require.Equal(t, "a: no route; z: no quota", message())
 	before := changes
-	s.reportPod(pod("p1"), fails("no route to p1"))
+	s.reportPod(pod("p1"), fails("no route"))
 	s.reportPod(pod("p0"), fails("no route"))
 	require.Equal(t, before, changes, "a second Pod that fails is no change, and neither is a second try")
 	s.reportPod(pod("p0"), nil) // it is no more
-	require.Equal(t, "a: no route to p1; z: no quota", message())
+	require.Equal(t, "a: no route; z: no quota", message())
 	require.Equal(t, 1, s.failures())
 	s.reportPod(pod("p1"), nil) // it is gone
 	s.report(z, success())
