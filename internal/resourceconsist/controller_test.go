@@ -277,7 +277,7 @@ type oneReason struct {
 
 func (o oneReason) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(o.desc(), prometheus.GaugeValue,
-		float64(o.records.waiting["BackendUnknown"]), o.reason)
+		float64(o.records.waiting()["BackendUnknown"]), o.reason)
 }
 
 func TestABrokenAnnotationIsReportedOnce(t *testing.T) {
