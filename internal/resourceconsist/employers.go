@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -80,7 +79,11 @@ func (x *employers) put(e *employer) *employer {
 
 func (x *employers) add(key client.ObjectKey, e *employer) {
 	x.byKey[key] = e
-	for _, anchor := range anchors(e.selectors) {
+	for _, s := range e.selectors {
+		if s == nil {
+			continue
+		}
+		anchor := anchorOf(s)
 		if x.anchored[key.Namespace] == nil {
 			x.anchored[key.Namespace] = map[string]map[client.ObjectKey]struct{}{}
 		}
@@ -119,9 +122,12 @@ func (x *employers) drop(key client.ObjectKey) *employer {
 		return nil
 	}
 	delete(x.byKey, key)
-	for _, anchor := range anchors(old.selectors) {
-		delete(x.anchored[key.Namespace][anchor], key)
-		if len(x.anchored[key.Namespace][anchor]) == 0 {
+	for _, s := range old.selectors {
+		if s == nil {
+			continue
+		}
+		anchor := anchorOf(s)
+		if delete(x.anchored[key.Namespace][anchor], key); len(x.anchored[key.Namespace][anchor]) == 0 {
 			delete(x.anchored[key.Namespace], anchor)
 		}
 	}
@@ -140,76 +146,37 @@ func (x *employers) get(key client.ObjectKey) *employer {
 
 // of returns the employers that select the Pod.
 func (x *employers) of(pod *corev1.Pod) []*employer {
-	var found []*employer
-	x.each(pod, func(e *employer) bool {
-		if !slices.Contains(found, e) {
-			found = append(found, e)
-		}
-		return true
-	})
-	return found
-}
-
-// selected reports whether some employer selects the Pod.
-func (x *employers) selected(pod *corev1.Pod) bool {
-	found := false
-	x.each(pod, func(*employer) bool {
-		found = true
-		return false
-	})
-	return found
-}
-
-// each calls yield with the employers that select the Pod, with some more than once, until it says false.
-func (x *employers) each(pod *corev1.Pod, yield func(*employer) bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	anchored := x.anchored[pod.Namespace]
 	if len(anchored) == 0 {
-		return
+		return nil
 	}
+	var found []*employer
 	selects := func(s labels.Selector) bool { return s != nil && s.Matches(labels.Set(pod.Labels)) }
-	look := func(anchor string) bool {
+	look := func(anchor string) {
 		for key := range anchored[anchor] {
-			if e := x.byKey[key]; slices.ContainsFunc(e.selectors, selects) && !yield(e) {
-				return false
+			if e := x.byKey[key]; !slices.Contains(found, e) && slices.ContainsFunc(e.selectors, selects) {
+				found = append(found, e)
 			}
 		}
-		return true
 	}
-	if !look("") {
-		return
-	}
+	look("")
 	for k, v := range pod.Labels {
-		if !look(k + "=" + v) {
-			return
-		}
-	}
-}
-
-func anchors(selectors []labels.Selector) []string {
-	var found []string
-	for _, s := range selectors {
-		if s == nil {
-			continue
-		}
-		if a := anchor(s); !slices.Contains(found, a) {
-			found = append(found, a)
-		}
+		look(k + "=" + v)
 	}
 	return found
 }
 
-// anchor is a label that every Pod of the selector carries, "" if the selector names none.
-func anchor(s labels.Selector) string {
+// selected reports whether some employer selects the Pod.
+func (x *employers) selected(pod *corev1.Pod) bool { return len(x.of(pod)) > 0 }
+
+// anchorOf is a label that every Pod of the selector carries, "" if the selector names none.
+func anchorOf(s labels.Selector) string {
 	requirements, _ := s.Requirements()
 	for _, r := range requirements {
-		switch r.Operator() {
-		case selection.Equals, selection.DoubleEquals, selection.In:
-			if values := r.ValuesUnsorted(); len(values) == 1 {
-				return r.Key() + "=" + values[0]
-			}
-		default:
+		if value, exact := s.RequiresExactMatch(r.Key()); exact {
+			return r.Key() + "=" + value
 		}
 	}
 	return ""
