@@ -227,10 +227,7 @@ func (c *podController) employerEvents() handler.EventHandler {
 	put := func(ctx context.Context, object client.Object, initial bool) {
 		e, key := c.employer(object), client.ObjectKeyFromObject(object)
 		old := c.employers.put(e)
-		if now := c.refresh(key); now != nil {
-			e = now
-		}
-		if old != nil && old.same(e) {
+		if old != nil && c.same(old, e) {
 			return
 		}
 		if !initial { // every Pod has a separate event then

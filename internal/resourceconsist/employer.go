@@ -195,7 +195,7 @@ func (r *employerController) read(ctx context.Context, key client.ObjectKey) (cl
 	}
 	next := r.pods.employer(object)
 	next.uncached = true
-	if r.pods.employers.replace(key, known, next) && !known.same(next) {
+	if r.pods.employers.replace(key, known, next) && !r.pods.same(known, next) {
 		r.pods.wakeEmployees(ctx, key, known, next)
 	}
 	return object, next, nil
@@ -351,11 +351,9 @@ func (r *employerController) writeHolders(ctx context.Context, object client.Obj
 	return err
 }
 
-// refresh has its Pods looked at again if more is known of an employer now.
+// refresh has its Pods looked at again, since more is known of an employer now.
 func (r *employerController) refresh(ctx context.Context, key client.ObjectKey) {
-	if now := r.pods.refresh(key); now != nil {
-		r.pods.wakeEmployees(ctx, key, now)
-	}
+	r.pods.wakeEmployees(ctx, key, r.pods.employers.get(key))
 }
 
 // removeFrom takes back what an adapter holds for an employer that does not use it any more, and reports whether

@@ -23,8 +23,6 @@ type employer struct {
 	// holders says which adapters may hold something for it, by position.
 	holders []bool
 	drain   time.Duration
-	// prepared is true if the employer stays until its Pods are deregistered, and that its own resource is there.
-	prepared bool
 	// uncached is true if the employer is not in the cache: object is what was last seen of it.
 	uncached bool
 }
@@ -39,8 +37,8 @@ func (e *employer) employs(adapter int, podLabels labels.Labels) bool {
 	return e.selectors[adapter] != nil && e.selectors[adapter].Matches(podLabels)
 }
 
-// same reports whether no decision about a Pod can differ between the two, and nothing that an adapter may read of the
-// employer.
+// same reports whether nothing that an adapter may read of the employer, or that the controller keeps of it, differs
+// between the two.
 func (e *employer) same(o *employer) bool {
 	text := func(s labels.Selector) string {
 		if s == nil {
@@ -48,7 +46,7 @@ func (e *employer) same(o *employer) bool {
 		}
 		return s.String()
 	}
-	return e.drain == o.drain && e.prepared == o.prepared && slices.Equal(e.holders, o.holders) &&
+	return e.drain == o.drain && slices.Equal(e.holders, o.holders) &&
 		slices.EqualFunc(e.selectors, o.selectors, func(a, b labels.Selector) bool { return text(a) == text(b) }) &&
 		!backend.Differ(e.object, o.object)
 }
@@ -195,31 +193,18 @@ func (c *podController) employer(object client.Object) *employer {
 	for i, a := range c.adapters {
 		e.holders[i] = holds(a) && api.MayHold(object, a.Name())
 	}
-	e.prepared = controllerutil.ContainsFinalizer(object, api.CleanFinalizer) && c.recorded(e) &&
-		c.made(object, e.selectors)
 	return e
 }
 
-// refresh has the index tell what is known of an employer besides its object, such as that its resource is made, and
-// returns what it tells now, nil if that is what it told before. A caller that changes what is known calls it after
-// that, and one that puts an employer into the index after that: so the later of the two sees both, although what is
-// put was read before.
-func (c *podController) refresh(key client.ObjectKey) *employer {
-	for {
-		known := c.employers.get(key)
-		if known == nil {
-			return nil
-		}
-		next := c.employer(known.object)
-		next.uncached = known.uncached
-		if known.same(next) {
-			return nil
-		}
-		if c.employers.replace(key, known, next) {
-			return next
-		}
-	}
+// prepared reports whether the employer stays until its Pods are deregistered, and its own resource is there. That may
+// change with what is known besides its object: whoever changes that wakes its Pods.
+func (c *podController) prepared(e *employer) bool {
+	return controllerutil.ContainsFinalizer(e.object, api.CleanFinalizer) && c.recorded(e) &&
+		c.made(e.object, e.selectors)
 }
+
+// same reports whether no decision about a Pod can differ between two states of an employer.
+func (c *podController) same(a, b *employer) bool { return a.same(b) && c.prepared(a) == c.prepared(b) }
 
 // recorded reports whether the employer names all that may hold something for it, wherever it can.
 func (c *podController) recorded(e *employer) bool {
