@@ -4,7 +4,6 @@
 package backend
 
 import (
-	"context"
 	"reflect"
 	"time"
 
@@ -16,6 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	api "kusionstack.io/kuperator/api/resourceconsist"
 )
 
 // Backend knows what one kind of backend does with each Pod of its employers. Its methods are called from many
@@ -62,10 +63,7 @@ type Mover interface {
 }
 
 // Provisioner is api.Provisioner for any kind of employer.
-type Provisioner interface {
-	Provision(ctx context.Context, employer client.Object) error
-	Deprovision(ctx context.Context, employer client.Object) error
-}
+type Provisioner = api.Provisioner[client.Object]
 
 // Observation is what a backend does with one Pod. The zero value is a Pod that is sent no traffic.
 type Observation struct {

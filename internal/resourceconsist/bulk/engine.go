@@ -390,9 +390,6 @@ func (e *Engine) renew(s *slot, employer client.Object) {
 
 // places are all that the employer names, separated by commas.
 func (e *Engine) places(employer client.Object) string {
-	if e.adapter.placer == nil {
-		return ""
-	}
 	return strings.Join(api.PlacesOf(employer, e.adapter.Name(), e.adapter.Place(employer)), ",")
 }
 

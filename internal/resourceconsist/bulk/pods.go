@@ -36,12 +36,7 @@ func (e *Engine) Selector(employer client.Object) labels.Selector {
 }
 
 // Provisioner is part of backend.Backend.
-func (e *Engine) Provisioner() backend.Provisioner {
-	if e.adapter.provisioner == nil {
-		return nil
-	}
-	return e.adapter.provisioner
-}
+func (e *Engine) Provisioner() backend.Provisioner { return e.adapter.provisioner }
 
 // Observe is part of backend.Backend.
 func (e *Engine) Observe(employer client.Object, pod *corev1.Pod) backend.Observation {
