@@ -61,13 +61,12 @@ func (p *proxy) Deregister(_ client.Object, pod *corev1.Pod) {
 	delete(p.serving, pod.Name)
 }
 
-func (p *proxy) Sources(manager.Manager) ([]source.Source, error) { return nil, nil }
-func (p *proxy) ReportTo(backend.Report)                          {}
-func (p *proxy) Forget(types.NamespacedName)                      {}
-func (p *proxy) Provisioner() backend.Provisioner                 { return nil }
-func (p *proxy) Clean(client.Object) bool                         { return true }
-func (p *proxy) Place(client.Object) string                       { return "" }
-func (p *proxy) CleanAt(client.Object, string) bool               { return true }
+func (p *proxy) Sources(manager.Manager, backend.Report) ([]source.Source, error) { return nil, nil }
+func (p *proxy) Forget(types.NamespacedName)                                      {}
+func (p *proxy) Provisioner() backend.Provisioner                                 { return nil }
+func (p *proxy) Clean(client.Object) bool                                         { return true }
+func (p *proxy) Place(client.Object) string                                       { return "" }
+func (p *proxy) CleanAt(client.Object, string) bool                               { return true }
 
 var _ backend.Mover = &proxy{}
 

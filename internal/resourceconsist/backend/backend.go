@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,21 +27,20 @@ type Backend interface {
 	// Observe is what is known of the Pod now.
 	Observe(employer client.Object, pod *corev1.Pod) Observation
 	// Sources returns what to watch, and adds to mgr what has to run. It is called once. Each source enqueues the Pods
-	// whose Observation changed.
-	Sources(mgr manager.Manager) ([]source.Source, error)
+	// whose Observation changed. A Backend that makes calls reports how the backend of an employer follows whenever that
+	// changes; the first report in a process may be that it does.
+	Sources(mgr manager.Manager, report Report) ([]source.Source, error)
 	// Provisioner makes the employers' own resources; nil if there are none.
 	Provisioner() Provisioner
 }
 
-// Report takes in how an employer's backend follows. It may be called from many goroutines.
-type Report func(employer client.ObjectKey, condition metav1.Condition)
+// Report takes in how an employer's backend follows, as reason and message of api.ConditionInSync, which is true for
+// api.ConditionReasonInSync alone. It may be called from many goroutines.
+type Report func(employer client.ObjectKey, reason, message string)
 
 // Caller is a Backend that asks by calls, which may fail, and remembers Pods.
 type Caller interface {
 	Backend
-	// ReportTo is called once, before Sources. Report takes in how the backend of an employer follows, as
-	// api.ConditionInSync, whenever that changes; the first one in a process may be True.
-	ReportTo(report Report)
 	// Forget is called when there is no such Pod any more, and not while another method is called for one of this name.
 	Forget(pod types.NamespacedName)
 }
