@@ -3,7 +3,6 @@ package resourceconsist
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"reflect"
@@ -252,29 +251,23 @@ func (r *employerController) patchCondition(
 func (r *employerController) patchConditions(
 	ctx context.Context, object client.Object, conditions []metav1.Condition,
 ) (bool, error) {
-	if conditions == nil {
-		conditions = []metav1.Condition{}
-	}
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion()},
-		"status":   map[string]any{"conditions": conditions},
-	})
-	if err != nil {
-		return false, err
-	}
-	written := backend.New(r.pods.example)
-	written.SetNamespace(object.GetNamespace())
-	written.SetName(object.GetName())
-	err = r.client.Status().Patch(ctx, written, client.RawPatch(types.MergePatchType, patch))
+	next := copyOf(object)
+	setConditions(next, conditions)
+	err := r.client.Status().Patch(ctx, next,
+		client.MergeFromWithOptions(object, client.MergeFromWithOptimisticLock{}))
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	reflect.ValueOf(object).Elem().FieldByName("Status").FieldByName("Conditions").Set(reflect.ValueOf(conditions))
-	r.wrote(object, written)
+	setConditions(object, conditions)
+	r.wrote(object, next)
 	return true, nil
+}
+
+func setConditions(object client.Object, conditions []metav1.Condition) {
+	reflect.ValueOf(object).Elem().FieldByName("Status").FieldByName("Conditions").Set(reflect.ValueOf(conditions))
 }
 
 // conditionOn is the condition that the employer has, nil if it has none.
