@@ -214,7 +214,8 @@ func setup(ctx context.Context, mgr ctrl.Manager, own settings) error {
 	if err := registerMetrics(); err != nil {
 		return err
 	}
-	detector, err := detect.New(mgr.GetConfig(), clock.RealClock{})
+	detector, err := detect.New(mgr.GetConfig(), clock.RealClock{},
+		revision.Capabilities{Restart: own.restart, ImagesOnly: own.conventions() == setplan.KuperatorV07})
 	if err != nil {
 		return err
 	}
@@ -236,9 +237,8 @@ func setup(ctx context.Context, mgr ctrl.Manager, own settings) error {
 		protocol: own.podOpsLifecycle, conventions: own.conventions(),
 		window: newWindow(own.limits, clock.RealClock{}),
 		memory: newMemory(),
-		nodes:  &nodes{cache: mgr.GetCache(), sets: mgr.GetClient()},
+		nodes:  &nodes{cache: mgr.GetCache(), sets: mgr.GetClient()}, serverCan: detector.Capabilities,
 	}
-	r.serverCan = revision.OnlyImages(own.conventions() == setplan.KuperatorV07, own.restart.With(detector.Capabilities))
 	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind),
 		func(mgr ctrl.Manager) error {
 			return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.ResourceContextKind),

@@ -161,10 +161,11 @@ func (r revisions) render(ctx context.Context, set *appsv1alpha1.CollaSet, m *kn
 	if stored.GetGeneration() != set.Generation || stored.GetUID() != set.UID {
 		return errStale
 	}
-	configuration, err := revision.ConfigurationIn(stored.Object)
-	if err != nil {
-		return err
+	var typed appsv1alpha1.CollaSet
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(stored.Object, &typed); err != nil {
+		return fmt.Errorf("reading the stored CollaSet: %w", err)
 	}
+	configuration := typed.Status.Configuration
 	if !slices.Equal(configuration, set.Status.Configuration) {
 		return errStale
 	}

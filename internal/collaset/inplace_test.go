@@ -86,7 +86,11 @@ func TestAChecksumRestarts(t *testing.T) {
 	}
 	note("checksum/config", "aaaa")(&set.Spec)
 	w := newWorld(t, false, set)
-	w.r.serverCan = revision.DefaultRestartAnnotations.With(newest)
+	w.r.serverCan = func(ctx context.Context) (revision.Capabilities, error) {
+		can, err := newest(ctx)
+		can.Restart = revision.DefaultRestartAnnotations
+		return can, err
+	}
 	w.settle()
 	uids := func() (out []types.UID) {
 		for _, p := range w.pods() {

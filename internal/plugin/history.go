@@ -81,11 +81,11 @@ func (s *session) podsOf(ctx context.Context, set *appsv1alpha1.CollaSet) ([]cor
 
 // capabilities are what the API server lets change on running Pods. Flags of the components are not known here.
 func (s *session) capabilities(ctx context.Context) (revision.Capabilities, error) {
-	detector, err := detect.New(s.config, s.clock)
+	detector, err := detect.New(s.config, s.clock, revision.Capabilities{Restart: revision.DefaultRestartAnnotations})
 	if err != nil {
 		return revision.Capabilities{}, err
 	}
-	return revision.DefaultRestartAnnotations.With(detector.Capabilities)(ctx)
+	return detector.Capabilities(ctx)
 }
 
 func (p *plugin) historyCommand() *cobra.Command {

@@ -91,7 +91,7 @@ func (own *settings) addController(ctx context.Context, mgr ctrl.Manager) error 
 	if err != nil {
 		return fmt.Errorf("indexing revisions by owner: %w", err)
 	}
-	detector, err := detect.New(mgr.GetConfig(), clock.RealClock{})
+	detector, err := detect.New(mgr.GetConfig(), clock.RealClock{}, revision.Capabilities{Restart: own.restart})
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (own *settings) addController(ctx context.Context, mgr ctrl.Manager) error 
 		writes:     freshness.New(mgr.GetCache(), clock.RealClock{}),
 		events:     mgr.GetEventRecorder(Name),
 		clock:      clock.RealClock{},
-		serverCan:  own.restart.With(detector.Capabilities),
+		serverCan:  detector.Capabilities,
 		namespaces: newMemory(),
 	}
 	if err := metric.Register(metric.RegistryOf(mgr), newGauges(ctx, mgr.GetCache(), mgr.Elected())); err != nil {

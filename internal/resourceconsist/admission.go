@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
@@ -65,20 +66,13 @@ func AddAdmissionToManager(mgr manager.Manager, example client.Object, adapters 
 			return fmt.Errorf("adding the admission webhook for %s: %w", gvk.Kind, err)
 		}
 	}
-	return mgr.Add(unelected{manager.RunnableFunc(func(ctx context.Context) error {
-		// otherwise the first Pod would wait until the cache is filled
-		if _, err := mgr.GetCache().GetInformer(ctx, backend.New(example)); err != nil && ctx.Err() == nil {
-			mgr.GetLogger().Error(err, "the cache of employers does not fill", "kind", gvk.Kind)
-		}
-		return nil
-	})})
+	ctx := context.Background() //nolint:forbidigo // nothing is read or awaited here
+	// otherwise the first Pod would wait until the cache is filled
+	if _, err := mgr.GetCache().GetInformer(ctx, backend.New(example), cache.BlockUntilSynced(false)); err != nil {
+		return fmt.Errorf("adding the admission webhook for %s: watching them: %w", gvk.Kind, err)
+	}
+	return nil
 }
-
-// unelected is a Runnable of every replica.
-type unelected struct{ manager.Runnable }
-
-// NeedLeaderElection is part of manager.LeaderElectionRunnable.
-func (unelected) NeedLeaderElection() bool { return false }
 
 // register registers a handler. The server takes a path only once, and panics otherwise.
 func register(server webhook.Server, path string, handler http.Handler) (err error) {

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/cache"
@@ -145,20 +144,19 @@ func kindOf(mgr manager.Manager, example client.Object, adapters []backend.Backe
 
 func (c *podController) watch(mgr manager.Manager) error {
 	name := "resourceconsist-" + strings.ToLower(c.kind) + "-employees"
-	for _, a := range c.adapters {
-		if caller, ok := a.(backend.Caller); ok {
-			caller.ReportTo(func(employer client.ObjectKey, condition metav1.Condition) {
-				c.backendConditions.report(subject{employer, a.Name(), "backend"}, condition)
-			})
-		}
-	}
 	sources := []source.Source{
 		c.podQueue,
 		source.Kind(mgr.GetCache(), backend.New(c.example), c.employerEvents()),
 		source.Kind(mgr.GetCache(), client.Object(&corev1.Pod{}), c.podEvents()),
 	}
 	for _, a := range c.adapters {
-		own, err := a.Sources(mgr)
+		own, err := a.Sources(mgr, func(employer client.ObjectKey, reason, message string) {
+			condition := success()
+			if reason != api.ConditionReasonInSync {
+				condition = failure(reason, message)
+			}
+			c.backendConditions.report(subject{employer, a.Name(), "backend"}, condition)
+		})
 		if err != nil {
 			return fmt.Errorf("watching the backend of adapter %s: %w", a.Name(), err)
 		}
@@ -227,10 +225,7 @@ func (c *podController) employerEvents() handler.EventHandler {
 	put := func(ctx context.Context, object client.Object, initial bool) {
 		e, key := c.employer(object), client.ObjectKeyFromObject(object)
 		old := c.employers.put(e)
-		if now := c.refresh(key); now != nil {
-			e = now
-		}
-		if old != nil && old.same(e) {
+		if old != nil && c.same(old, e) {
 			return
 		}
 		if !initial { // every Pod has a separate event then

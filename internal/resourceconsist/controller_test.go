@@ -3,7 +3,6 @@ package resourceconsist
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 	"time"
 
@@ -62,13 +61,12 @@ func (p *proxy) Deregister(_ client.Object, pod *corev1.Pod) {
 	delete(p.serving, pod.Name)
 }
 
-func (p *proxy) Sources(manager.Manager) ([]source.Source, error) { return nil, nil }
-func (p *proxy) ReportTo(backend.Report)                          {}
-func (p *proxy) Forget(types.NamespacedName)                      {}
-func (p *proxy) Provisioner() backend.Provisioner                 { return nil }
-func (p *proxy) Clean(client.Object) bool                         { return true }
-func (p *proxy) Place(client.Object) string                       { return "" }
-func (p *proxy) CleanAt(client.Object, string) bool               { return true }
+func (p *proxy) Sources(manager.Manager, backend.Report) ([]source.Source, error) { return nil, nil }
+func (p *proxy) Forget(types.NamespacedName)                                      {}
+func (p *proxy) Provisioner() backend.Provisioner                                 { return nil }
+func (p *proxy) Clean(client.Object) bool                                         { return true }
+func (p *proxy) Place(client.Object) string                                       { return "" }
+func (p *proxy) CleanAt(client.Object, string) bool                               { return true }
 
 var _ backend.Mover = &proxy{}
 
@@ -277,7 +275,7 @@ type oneReason struct {
 
 func (o oneReason) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(o.desc(), prometheus.GaugeValue,
-		float64(o.records.waiting["BackendUnknown"]), o.reason)
+		float64(o.records.waiting()["BackendUnknown"]), o.reason)
 }
 
 func TestABrokenAnnotationIsReportedOnce(t *testing.T) {
@@ -393,6 +391,10 @@ func (b *bench) rent() *renting {
 	b.employers.clock = b.clock
 	b.index("web")
 	return r
+}
+
+func (b *bench) prepared() bool {
+	return b.pods.prepared(b.pods.employers.get(client.ObjectKey{Namespace: "shop", Name: "web"}))
 }
 
 func (b *bench) service() *corev1.Service {
@@ -536,7 +538,7 @@ func TestProvisioningIsRetriedWithGrowingDelaysAndSaidOnce(t *testing.T) {
 	}
 	require.Equal(t, []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond,
 		800 * time.Millisecond}, waits)
-	require.False(t, b.pods.employers.get(client.ObjectKeyFromObject(service)).prepared,
+	require.False(t, b.prepared(),
 		"no Pod is registered before there is something to register it with")
 	require.Equal(t, []string{"Warning BackendFailed proxy: provisioning: no quota"}, b.told())
 	condition := conditionOn(b.service())
@@ -544,7 +546,7 @@ func TestProvisioningIsRetriedWithGrowingDelaysAndSaidOnce(t *testing.T) {
 
 	r.provisionErr = nil
 	b.reconcileService()
-	require.True(t, b.pods.employers.get(client.ObjectKeyFromObject(service)).prepared)
+	require.True(t, b.prepared())
 	require.Equal(t, metav1.ConditionTrue, conditionOn(b.service()).Status)
 	require.Equal(t, []string{"Normal InSync every backend follows"}, b.told())
 	tries, patches := r.provisions, b.patches
@@ -684,11 +686,11 @@ func TestBackendConditionsMergeAndTellOnlyChanges(t *testing.T) {
 	s.report(z, outcome(errors.New("no quota")))
 	require.Equal(t, "a: no route; z: no quota", message())
 	before := changes
-	s.reportPod(pod("p1"), fails("no route to p1"))
+	s.reportPod(pod("p1"), fails("no route"))
 	s.reportPod(pod("p0"), fails("no route"))
 	require.Equal(t, before, changes, "a second Pod that fails is no change, and neither is a second try")
 	s.reportPod(pod("p0"), nil) // it is no more
-	require.Equal(t, "a: no route to p1; z: no quota", message())
+	require.Equal(t, "a: no route; z: no quota", message())
 	require.Equal(t, 1, s.failures())
 	s.reportPod(pod("p1"), nil) // it is gone
 	s.report(z, success())
@@ -796,7 +798,7 @@ func TestAnEmployerWhoseMetadataAreReplaced(t *testing.T) {
 	put.Finalizers, put.Annotations = nil, map[string]string{"of": "the manifest"}
 	require.NoError(t, b.client.Update(t.Context(), put))
 	b.index("web")
-	require.False(t, b.pods.employers.get(client.ObjectKeyFromObject(service)).prepared,
+	require.False(t, b.prepared(),
 		"no Pod joins before all is written again")
 	_, err := b.reconcilePod()
 	require.NoError(t, err)
@@ -812,32 +814,23 @@ func TestAnEmployerWhoseMetadataAreReplaced(t *testing.T) {
 	require.Equal(t, []string{"proxy"}, api.ConditionedHolders(b.service()))
 }
 
-// TestWhatIsMadeMeanwhileIsNotForgotten has the resource of an employer made at the moment at which an event tells of
-// the employer: whichever comes last, the Pods learn that it is made.
-func TestWhatIsMadeMeanwhileIsNotForgotten(t *testing.T) {
+// TestWhatIsMadeIsNews has the resource of an employer made, and then an event tell of the employer as it was: the Pods
+// learn that it is made.
+func TestWhatIsMadeIsNews(t *testing.T) {
 	b := newBench(t, webService(), webPod())
-	b.rent()
-	key := client.ObjectKey{Namespace: "shop", Name: "web"}
-	for range 5 {
-		b.reconcileService()
-	}
-	require.True(t, b.pods.employers.get(key).prepared)
+	r := b.rent()
+	r.provisionErr = errors.New("no quota")
+	b.reconcileService()
+	b.reconcileService()
+	require.Positive(t, r.provisions)
+	require.False(t, b.prepared())
+	b.pods.podQueue.early = nil
+	r.provisionErr = nil
+	b.clock.SetTime(b.clock.Now().Add(time.Minute))
+	b.reconcileService()
+	require.True(t, b.prepared())
+	require.NotEmpty(t, b.pods.podQueue.early, "its Pods are looked at again")
 	service := b.service()
-	made := provisionKey{service.UID, b.pods.adapters[0].Name()}
-	handler := b.pods.employerEvents()
-	for range 10_000 {
-		b.pods.provisions.forget(service.UID)
-		b.pods.employers.put(b.pods.employer(service))
-		require.False(t, b.pods.employers.get(key).prepared)
-		b.pods.podQueue.early = nil
-		var both sync.WaitGroup
-		both.Go(func() { handler.Update(t.Context(), event.UpdateEvent{ObjectOld: service, ObjectNew: service}, nil) })
-		both.Go(func() {
-			b.pods.provisions.put(made, provision{made: true})
-			b.employers.refresh(t.Context(), key)
-		})
-		both.Wait()
-		require.True(t, b.pods.employers.get(key).prepared)
-		require.NotEmpty(t, b.pods.podQueue.early, "its Pods are looked at again")
-	}
+	b.pods.employerEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: service, ObjectNew: service}, nil)
+	require.True(t, b.prepared())
 }

@@ -2,7 +2,6 @@ package resourceconsist
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
@@ -195,7 +193,7 @@ func (r *employerController) read(ctx context.Context, key client.ObjectKey) (cl
 	}
 	next := r.pods.employer(object)
 	next.uncached = true
-	if r.pods.employers.replace(key, known, next) && !known.same(next) {
+	if r.pods.employers.replace(key, known, next) && !r.pods.same(known, next) {
 		r.pods.wakeEmployees(ctx, key, known, next)
 	}
 	return object, next, nil
@@ -351,11 +349,9 @@ func (r *employerController) writeHolders(ctx context.Context, object client.Obj
 	return err
 }
 
-// refresh has its Pods looked at again if more is known of an employer now.
+// refresh has its Pods looked at again, since more is known of an employer now.
 func (r *employerController) refresh(ctx context.Context, key client.ObjectKey) {
-	if now := r.pods.refresh(key); now != nil {
-		r.pods.wakeEmployees(ctx, key, now)
-	}
+	r.pods.wakeEmployees(ctx, key, r.pods.employers.get(key))
 }
 
 // removeFrom takes back what an adapter holds for an employer that does not use it any more, and reports whether
@@ -439,30 +435,25 @@ func (r *employerController) report(object client.Object) {
 func (r *employerController) write(
 	ctx context.Context, object client.Object, finalizers, holders []string,
 ) (exists bool, err error) {
-	if finalizers == nil {
-		finalizers = []string{}
+	next := copyOf(object)
+	next.SetFinalizers(finalizers)
+	annotations := next.GetAnnotations() // of the copy
+	delete(annotations, api.AdaptersAnnotation)
+	if len(holders) > 0 {
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[api.AdaptersAnnotation] = strings.Join(holders, ",")
 	}
-	metadata := map[string]any{
-		"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion(), "finalizers": finalizers,
-	}
-	if named := strings.Join(holders, ","); named != object.GetAnnotations()[api.AdaptersAnnotation] {
-		metadata["annotations"] = map[string]any{api.AdaptersAnnotation: orNull(named)}
-	}
-	patch, err := json.Marshal(map[string]any{"metadata": metadata})
-	if err != nil {
-		return false, fmt.Errorf("encoding the finalizers of %s %s: %w", r.kind, client.ObjectKeyFromObject(object), err)
-	}
-	written := backend.New(r.pods.example)
-	written.SetNamespace(object.GetNamespace())
-	written.SetName(object.GetName())
-	err = r.client.Patch(ctx, written, client.RawPatch(types.MergePatchType, patch))
+	next.SetAnnotations(annotations)
+	err = r.client.Patch(ctx, next, client.MergeFromWithOptions(object, client.MergeFromWithOptimisticLock{}))
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("patching the finalizers of %s %s: %w", r.kind, client.ObjectKeyFromObject(object), err)
 	}
-	r.wrote(object, written)
+	r.wrote(object, next)
 	return true, nil
 }
 
@@ -477,12 +468,9 @@ func (r *employerController) wrote(object, answered client.Object) {
 	r.writes.Wrote(client.ObjectKeyFromObject(object), answered)
 }
 
-// orNull is the text for a merge patch, where null removes what is empty.
-func orNull(text string) any {
-	if text == "" {
-		return nil
-	}
-	return text
+// copyOf is a deep copy.
+func copyOf(object client.Object) client.Object {
+	return object.DeepCopyObject().(client.Object) //nolint:forcetypeassert // a copy has the same type
 }
 
 // employees are the Pods in the cache that name the employer. They are not to be changed.

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -24,8 +23,6 @@ type employer struct {
 	// holders says which adapters may hold something for it, by position.
 	holders []bool
 	drain   time.Duration
-	// prepared is true if the employer stays until its Pods are deregistered, and that its own resource is there.
-	prepared bool
 	// uncached is true if the employer is not in the cache: object is what was last seen of it.
 	uncached bool
 }
@@ -40,8 +37,8 @@ func (e *employer) employs(adapter int, podLabels labels.Labels) bool {
 	return e.selectors[adapter] != nil && e.selectors[adapter].Matches(podLabels)
 }
 
-// same reports whether no decision about a Pod can differ between the two, and nothing that an adapter may read of the
-// employer.
+// same reports whether nothing that an adapter may read of the employer, or that the controller keeps of it, differs
+// between the two.
 func (e *employer) same(o *employer) bool {
 	text := func(s labels.Selector) string {
 		if s == nil {
@@ -49,7 +46,7 @@ func (e *employer) same(o *employer) bool {
 		}
 		return s.String()
 	}
-	return e.drain == o.drain && e.prepared == o.prepared && slices.Equal(e.holders, o.holders) &&
+	return e.drain == o.drain && slices.Equal(e.holders, o.holders) &&
 		slices.EqualFunc(e.selectors, o.selectors, func(a, b labels.Selector) bool { return text(a) == text(b) }) &&
 		!backend.Differ(e.object, o.object)
 }
@@ -80,7 +77,11 @@ func (x *employers) put(e *employer) *employer {
 
 func (x *employers) add(key client.ObjectKey, e *employer) {
 	x.byKey[key] = e
-	for _, anchor := range anchors(e.selectors) {
+	for _, s := range e.selectors {
+		if s == nil {
+			continue
+		}
+		anchor := anchorOf(s)
 		if x.anchored[key.Namespace] == nil {
 			x.anchored[key.Namespace] = map[string]map[client.ObjectKey]struct{}{}
 		}
@@ -119,9 +120,12 @@ func (x *employers) drop(key client.ObjectKey) *employer {
 		return nil
 	}
 	delete(x.byKey, key)
-	for _, anchor := range anchors(old.selectors) {
-		delete(x.anchored[key.Namespace][anchor], key)
-		if len(x.anchored[key.Namespace][anchor]) == 0 {
+	for _, s := range old.selectors {
+		if s == nil {
+			continue
+		}
+		anchor := anchorOf(s)
+		if delete(x.anchored[key.Namespace][anchor], key); len(x.anchored[key.Namespace][anchor]) == 0 {
 			delete(x.anchored[key.Namespace], anchor)
 		}
 	}
@@ -140,76 +144,37 @@ func (x *employers) get(key client.ObjectKey) *employer {
 
 // of returns the employers that select the Pod.
 func (x *employers) of(pod *corev1.Pod) []*employer {
-	var found []*employer
-	x.each(pod, func(e *employer) bool {
-		if !slices.Contains(found, e) {
-			found = append(found, e)
-		}
-		return true
-	})
-	return found
-}
-
-// selected reports whether some employer selects the Pod.
-func (x *employers) selected(pod *corev1.Pod) bool {
-	found := false
-	x.each(pod, func(*employer) bool {
-		found = true
-		return false
-	})
-	return found
-}
-
-// each calls yield with the employers that select the Pod, with some more than once, until it says false.
-func (x *employers) each(pod *corev1.Pod, yield func(*employer) bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	anchored := x.anchored[pod.Namespace]
 	if len(anchored) == 0 {
-		return
+		return nil
 	}
+	var found []*employer
 	selects := func(s labels.Selector) bool { return s != nil && s.Matches(labels.Set(pod.Labels)) }
-	look := func(anchor string) bool {
+	look := func(anchor string) {
 		for key := range anchored[anchor] {
-			if e := x.byKey[key]; slices.ContainsFunc(e.selectors, selects) && !yield(e) {
-				return false
+			if e := x.byKey[key]; !slices.Contains(found, e) && slices.ContainsFunc(e.selectors, selects) {
+				found = append(found, e)
 			}
 		}
-		return true
 	}
-	if !look("") {
-		return
-	}
+	look("")
 	for k, v := range pod.Labels {
-		if !look(k + "=" + v) {
-			return
-		}
-	}
-}
-
-func anchors(selectors []labels.Selector) []string {
-	var found []string
-	for _, s := range selectors {
-		if s == nil {
-			continue
-		}
-		if a := anchor(s); !slices.Contains(found, a) {
-			found = append(found, a)
-		}
+		look(k + "=" + v)
 	}
 	return found
 }
 
-// anchor is a label that every Pod of the selector carries, "" if the selector names none.
-func anchor(s labels.Selector) string {
+// selected reports whether some employer selects the Pod.
+func (x *employers) selected(pod *corev1.Pod) bool { return len(x.of(pod)) > 0 }
+
+// anchorOf is a label that every Pod of the selector carries, "" if the selector names none.
+func anchorOf(s labels.Selector) string {
 	requirements, _ := s.Requirements()
 	for _, r := range requirements {
-		switch r.Operator() {
-		case selection.Equals, selection.DoubleEquals, selection.In:
-			if values := r.ValuesUnsorted(); len(values) == 1 {
-				return r.Key() + "=" + values[0]
-			}
-		default:
+		if value, exact := s.RequiresExactMatch(r.Key()); exact {
+			return r.Key() + "=" + value
 		}
 	}
 	return ""
@@ -228,31 +193,18 @@ func (c *podController) employer(object client.Object) *employer {
 	for i, a := range c.adapters {
 		e.holders[i] = holds(a) && api.MayHold(object, a.Name())
 	}
-	e.prepared = controllerutil.ContainsFinalizer(object, api.CleanFinalizer) && c.recorded(e) &&
-		c.made(object, e.selectors)
 	return e
 }
 
-// refresh has the index tell what is known of an employer besides its object, such as that its resource is made, and
-// returns what it tells now, nil if that is what it told before. A caller that changes what is known calls it after
-// that, and one that puts an employer into the index after that: so the later of the two sees both, although what is
-// put was read before.
-func (c *podController) refresh(key client.ObjectKey) *employer {
-	for {
-		known := c.employers.get(key)
-		if known == nil {
-			return nil
-		}
-		next := c.employer(known.object)
-		next.uncached = known.uncached
-		if known.same(next) {
-			return nil
-		}
-		if c.employers.replace(key, known, next) {
-			return next
-		}
-	}
+// prepared reports whether the employer stays until its Pods are deregistered, and its own resource is there. That may
+// change with what is known besides its object: whoever changes that wakes its Pods.
+func (c *podController) prepared(e *employer) bool {
+	return controllerutil.ContainsFinalizer(e.object, api.CleanFinalizer) && c.recorded(e) &&
+		c.made(e.object, e.selectors)
 }
+
+// same reports whether no decision about a Pod can differ between two states of an employer.
+func (c *podController) same(a, b *employer) bool { return a.same(b) && c.prepared(a) == c.prepared(b) }
 
 // recorded reports whether the employer names all that may hold something for it, wherever it can.
 func (c *podController) recorded(e *employer) bool {

@@ -78,7 +78,8 @@ func (w waitingPods) Describe(ch chan<- *prometheus.Desc) { ch <- w.desc() }
 
 // Collect is part of prometheus.Collector.
 func (w waitingPods) Collect(ch chan<- prometheus.Metric) {
+	waiting := w.records.waiting()
 	for _, reason := range traffic.Reasons() {
-		metric.Send(ch, w.desc(), w.records.waitingFor(reason), string(reason))
+		metric.Send(ch, w.desc(), waiting[reason], string(reason))
 	}
 }

@@ -132,7 +132,7 @@ func (c *podController) observe(ctx context.Context, pod *corev1.Pod) (traffic.S
 		key := client.ObjectKeyFromObject(e.object)
 		observed := traffic.Employer{
 			Key: api.EmployerKey(c.kind, key), Finalizer: api.Finalizer(e.object.GetName()), Drain: e.drain,
-			Prepared: e.prepared,
+			Prepared: c.prepared(e),
 		}
 		for i := range c.adapters {
 			observed.Backends = append(observed.Backends, c.ask(i, e, pod, now))

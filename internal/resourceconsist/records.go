@@ -17,8 +17,6 @@ import (
 type records struct {
 	mu   sync.Mutex
 	pods map[types.NamespacedName]*record
-	// waiting counts the waits of all Pods by reason.
-	waiting map[traffic.Reason]int
 }
 
 type record struct {
@@ -33,7 +31,7 @@ type record struct {
 }
 
 func newRecords() *records {
-	return &records{pods: map[types.NamespacedName]*record{}, waiting: map[traffic.Reason]int{}}
+	return &records{pods: map[types.NamespacedName]*record{}}
 }
 
 // saw takes in the newest state of a Pod and returns since when it is out of service, zero if it is in service.
@@ -75,16 +73,11 @@ func (r *records) idle(pod *corev1.Pod, backend string, serving bool, now time.T
 func (r *records) waits(pod *corev1.Pod, waits []traffic.Wait) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	take := func(rec *record) {
-		r.count(rec.waits, -1)
-		r.count(waits, +1)
-		rec.waits = waits
-	}
 	if len(waits) == 0 {
-		r.change(pod, take)
+		r.change(pod, func(rec *record) { rec.waits = nil })
 		return
 	}
-	take(r.of(pod))
+	r.of(pod).waits = waits
 }
 
 // tellBroken reports whether this value of the annotation has not been reported yet, and takes it as reported.
@@ -101,17 +94,20 @@ func (r *records) tellBroken(pod *corev1.Pod, value string) bool {
 func (r *records) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if rec, ok := r.pods[key]; ok {
-		r.count(rec.waits, -1)
-		delete(r.pods, key)
-	}
+	delete(r.pods, key)
 }
 
-// waitingFor is the number of waits for this reason.
-func (r *records) waitingFor(reason traffic.Reason) int {
+// waiting counts the waits of all Pods by reason.
+func (r *records) waiting() map[traffic.Reason]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.waiting[reason]
+	count := map[traffic.Reason]int{}
+	for _, rec := range r.pods {
+		for _, w := range rec.waits {
+			count[w.Reason]++
+		}
+	}
+	return count
 }
 
 // has reports whether there is a record of a Pod.
@@ -141,16 +137,7 @@ func (r *records) of(pod *corev1.Pod) *record {
 	if ok && rec.uid == pod.UID {
 		return rec
 	}
-	if ok {
-		r.count(rec.waits, -1)
-	}
 	rec = &record{uid: pod.UID}
 	r.pods[key] = rec
 	return rec
-}
-
-func (r *records) count(waits []traffic.Wait, by int) {
-	for _, w := range waits {
-		r.waiting[w.Reason] += by
-	}
 }

@@ -28,14 +28,14 @@ func TestAPodThatServesHasNoRecord(t *testing.T) {
 	require.Equal(t, now, r.saw(pod, leaving, now.Add(time.Second)))
 	require.Equal(t, now, r.idle(pod, "web/proxy", false, now))
 	r.waits(pod, []traffic.Wait{{Reason: traffic.WaitDraining}})
-	require.Equal(t, 1, r.waitingFor(traffic.WaitDraining))
+	require.Equal(t, 1, r.waiting()[traffic.WaitDraining])
 
 	require.Zero(t, r.idle(pod, "web/proxy", true, now))
 	r.waits(pod, nil)
 	require.True(t, r.has(key), "since when it is out is still to be known")
 	require.Zero(t, r.saw(pod, serving, now))
 	require.False(t, r.has(key))
-	require.Zero(t, r.waitingFor(traffic.WaitDraining))
+	require.Zero(t, r.waiting()[traffic.WaitDraining])
 
 	r.saw(pod, leaving, now)
 	successor := webPod()

@@ -3,7 +3,6 @@ package resourceconsist
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"reflect"
@@ -51,31 +50,22 @@ type subject struct {
 	adapter, about string
 }
 
-// backendConditions holds how the backends of each employer stand, and says which employers are to be looked at because
-// that has changed. It is safe for concurrent use. Losing it all, at a restart, costs nothing but time.
+// backendConditions holds how the backends of each employer stand, and tells which employers to look at because that
+// has changed. It is safe for concurrent use. Losing it all, at a restart, costs nothing but time.
 type backendConditions struct {
 	mu        sync.Mutex
-	employers map[client.ObjectKey]map[subject]*subjectState
-	// failing holds what fails for a Pod.
-	failing map[types.NamespacedName]map[subject]struct{}
-	// changed is told of employers whose subjectState has changed; it must not call back.
+	employers map[client.ObjectKey]map[subject]metav1.Condition
+	// failing holds the Pods for which a subject fails.
+	failing map[subject]map[types.NamespacedName]struct{}
+	// changed is told of employers of which a condition has changed; it must not call back.
 	changed func(client.ObjectKey)
-}
-
-// subjectState is how one subject stands.
-type subjectState struct {
-	// condition is what was said of it, apart from single Pods.
-	condition metav1.Condition
-	// pods are those for which it fails, and named is the one whose condition is shown: it changes only when that Pod
-	// is done with, so that many Pods that fail in turn are one change.
-	pods  map[types.NamespacedName]metav1.Condition
-	named types.NamespacedName
 }
 
 func newBackendConditions(changed func(client.ObjectKey)) *backendConditions {
 	return &backendConditions{
-		employers: map[client.ObjectKey]map[subject]*subjectState{}, failing: map[types.NamespacedName]map[subject]struct{}{},
-		changed: changed,
+		employers: map[client.ObjectKey]map[subject]metav1.Condition{},
+		failing:   map[subject]map[types.NamespacedName]struct{}{},
+		changed:   changed,
 	}
 }
 
@@ -83,59 +73,42 @@ func newBackendConditions(changed func(client.ObjectKey)) *backendConditions {
 func (s *backendConditions) report(of subject, condition metav1.Condition) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.change(of, func(st *subjectState) { st.condition = condition })
+	s.set(of, condition)
 }
 
-// reportPod takes in what fails for one Pod. A subject that failed for it and is missing here does so no more.
+// reportPod takes in what fails for one Pod: the condition of each subject is the same for all Pods. A subject that
+// failed for it and is missing here does so no more.
 func (s *backendConditions) reportPod(pod types.NamespacedName, failing map[subject]metav1.Condition) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for of := range s.failing[pod] {
-		if _, still := failing[of]; !still {
-			s.change(of, func(st *subjectState) { delete(st.pods, pod) })
-			delete(s.failing[pod], of)
+	for of, pods := range s.failing {
+		if _, still := failing[of]; still {
+			continue
+		}
+		if delete(pods, pod); len(pods) == 0 {
+			delete(s.failing, of)
+			s.set(of, success())
 		}
 	}
 	for of, condition := range failing {
-		s.change(of, func(st *subjectState) { st.pods[pod] = condition })
-		if s.failing[pod] == nil {
-			s.failing[pod] = map[subject]struct{}{}
+		if s.failing[of] == nil {
+			s.failing[of] = map[types.NamespacedName]struct{}{}
 		}
-		s.failing[pod][of] = struct{}{}
-	}
-	if len(s.failing[pod]) == 0 {
-		delete(s.failing, pod)
+		s.failing[of][pod] = struct{}{}
+		s.set(of, condition)
 	}
 }
 
-// change changes a subjectState, and calls changed if that shows.
-func (s *backendConditions) change(of subject, by func(*subjectState)) {
-	st := s.employers[of.employer][of]
-	if st == nil {
-		st = &subjectState{condition: success(), pods: map[types.NamespacedName]metav1.Condition{}}
-		if s.employers[of.employer] == nil {
-			s.employers[of.employer] = map[subject]*subjectState{}
-		}
-		s.employers[of.employer][of] = st
-		defer s.changed(of.employer) // that it is known at all is news
+// set keeps the condition of a subject, and calls changed if that is news.
+func (s *backendConditions) set(of subject, condition metav1.Condition) {
+	if s.employers[of.employer] == nil {
+		s.employers[of.employer] = map[subject]metav1.Condition{}
 	}
-	before := st.shown()
-	by(st)
-	if _, still := st.pods[st.named]; !still && len(st.pods) > 0 {
-		st.named = slices.MinFunc(slices.Collect(maps.Keys(st.pods)),
-			func(a, b types.NamespacedName) int { return cmp.Compare(a.String(), b.String()) })
-	}
-	if !sameCondition(before, st.shown()) {
+	before, known := s.employers[of.employer][of]
+	s.employers[of.employer][of] = condition
+	if !known || !sameCondition(before, condition) {
 		s.changed(of.employer)
 	}
-}
-
-// shown is the condition of a subjectState.
-func (st *subjectState) shown() metav1.Condition {
-	if condition, ok := st.pods[st.named]; ok && st.condition.Status == metav1.ConditionTrue {
-		return condition
-	}
-	return st.condition
 }
 
 // of merges what is known of the employer's subjects: one that fails makes all fail. It also returns the adapters of
@@ -150,14 +123,14 @@ func (s *backendConditions) of(employer client.ObjectKey) (metav1.Condition, []s
 	var known, failing []string
 	for _, of := range subjects {
 		known = append(known, of.adapter)
-		shown := s.employers[employer][of].shown()
-		if shown.Status == metav1.ConditionTrue {
+		condition := s.employers[employer][of]
+		if condition.Status == metav1.ConditionTrue {
 			continue
 		}
 		if len(failing) == 0 {
-			merged = failure(shown.Reason, "")
+			merged = failure(condition.Reason, "")
 		}
-		text := shown.Message
+		text := condition.Message
 		if of.adapter != "" {
 			text = of.adapter + ": " + strings.TrimPrefix(text, of.adapter+": ")
 		}
@@ -173,15 +146,10 @@ func (s *backendConditions) of(employer client.ObjectKey) (metav1.Condition, []s
 func (s *backendConditions) forget(employer client.ObjectKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for of, st := range s.employers[employer] {
-		for pod := range st.pods {
-			delete(s.failing[pod], of)
-			if len(s.failing[pod]) == 0 {
-				delete(s.failing, pod)
-			}
-		}
-	}
 	delete(s.employers, employer)
+	maps.DeleteFunc(s.failing, func(of subject, _ map[types.NamespacedName]struct{}) bool {
+		return of.employer == employer
+	})
 }
 
 // failures is the number of employers of which something fails.
@@ -190,8 +158,8 @@ func (s *backendConditions) failures() int {
 	defer s.mu.Unlock()
 	count := 0
 	for _, subjects := range s.employers {
-		for _, st := range subjects {
-			if st.shown().Status != metav1.ConditionTrue {
+		for _, condition := range subjects {
+			if condition.Status != metav1.ConditionTrue {
 				count++
 				break
 			}
@@ -283,29 +251,23 @@ func (r *employerController) patchCondition(
 func (r *employerController) patchConditions(
 	ctx context.Context, object client.Object, conditions []metav1.Condition,
 ) (bool, error) {
-	if conditions == nil {
-		conditions = []metav1.Condition{}
-	}
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion()},
-		"status":   map[string]any{"conditions": conditions},
-	})
-	if err != nil {
-		return false, err
-	}
-	written := backend.New(r.pods.example)
-	written.SetNamespace(object.GetNamespace())
-	written.SetName(object.GetName())
-	err = r.client.Status().Patch(ctx, written, client.RawPatch(types.MergePatchType, patch))
+	next := copyOf(object)
+	setConditions(next, conditions)
+	err := r.client.Status().Patch(ctx, next,
+		client.MergeFromWithOptions(object, client.MergeFromWithOptimisticLock{}))
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	reflect.ValueOf(object).Elem().FieldByName("Status").FieldByName("Conditions").Set(reflect.ValueOf(conditions))
-	r.wrote(object, written)
+	setConditions(object, conditions)
+	r.wrote(object, next)
 	return true, nil
+}
+
+func setConditions(object client.Object, conditions []metav1.Condition) {
+	reflect.ValueOf(object).Elem().FieldByName("Status").FieldByName("Conditions").Set(reflect.ValueOf(conditions))
 }
 
 // conditionOn is the condition that the employer has, nil if it has none.

@@ -1,7 +1,6 @@
 package revision
 
 import (
-	"context"
 	"fmt"
 	"strings"
 
@@ -73,28 +72,6 @@ func (r *RestartAnnotations) String() string { return string(*r) }
 
 // Type names the kind of value in the help of a program.
 func (*RestartAnnotations) Type() string { return "strings" }
-
-// With adds the annotations to what is found out about a server.
-func (r RestartAnnotations) With(
-	find func(context.Context) (Capabilities, error),
-) func(context.Context) (Capabilities, error) {
-	return func(ctx context.Context) (Capabilities, error) {
-		can, err := find(ctx)
-		can.Restart = r
-		return can, err
-	}
-}
-
-// OnlyImages sets Capabilities.ImagesOnly of what is found out about a server.
-func OnlyImages(
-	only bool, find func(context.Context) (Capabilities, error),
-) func(context.Context) (Capabilities, error) {
-	return func(ctx context.Context) (Capabilities, error) {
-		can, err := find(ctx)
-		can.ImagesOnly = only
-		return can, err
-	}
-}
 
 // has reports whether a new value of an annotation asks for a restart.
 func (r RestartAnnotations) has(annotation string) bool {

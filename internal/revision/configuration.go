@@ -169,23 +169,6 @@ func hashOfContent(data map[string]string, binary map[string][]byte) string {
 	return hex.EncodeToString(sum[:])[:hashLength]
 }
 
-// ConfigurationIn is the status.configuration of a stored CollaSet.
-func ConfigurationIn(set map[string]any) ([]appsv1alpha1.ConfigurationStatus, error) {
-	stored := object(set["status"])["configuration"]
-	if stored == nil {
-		return nil, nil
-	}
-	var status []appsv1alpha1.ConfigurationStatus
-	raw, err := json.Marshal(stored)
-	if err == nil {
-		err = json.Unmarshal(raw, &status)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading status.configuration: %w", err)
-	}
-	return status, nil
-}
-
 // configure puts ConfigurationAnnotation into a stored template: what the template refers to and has changed since it
 // is followed. What the template itself says there is ignored: it comes from a revision or a Pod.
 func configure(template map[string]any, status []appsv1alpha1.ConfigurationStatus) error {

@@ -431,10 +431,7 @@ func (c *comparison) tolerations(path string, before, after any) {
 }
 
 // sameToleration compares all but the seconds.
-func sameToleration(a, b corev1.Toleration) bool {
-	a.TolerationSeconds, b.TolerationSeconds = nil, nil
-	return a == b
-}
+func sameToleration(a, b corev1.Toleration) bool { return a.MatchToleration(&b) }
 
 // activeDeadline may be set or lowered.
 func (c *comparison) activeDeadline(path string, before, after any) {

@@ -301,16 +301,12 @@ func (c Change) Patch(pod *corev1.Pod, revision string, finish *Finish) []byte {
 		recorded := encode(r)
 		annotations[appsv1alpha1.LastPodStatusAnnotation] = &recorded
 	}
-	patch := map[string]any{"metadata": map[string]any{
-		"uid": pod.UID, "resourceVersion": pod.ResourceVersion, "labels": labels, "annotations": annotations,
-	}}
-	spec := map[string]any{}
-	if containers := c.newImages(pod.Spec.Containers); len(containers) > 0 {
-		spec["containers"] = containers
-	}
-	if containers := c.newImages(pod.Spec.InitContainers); len(containers) > 0 {
-		spec["initContainers"] = containers
-	}
+	spec := containersOf(pod, func(live *corev1.Container) map[string]any {
+		if image, ok := c.Images[live.Name]; ok && image != live.Image {
+			return map[string]any{"image": image}
+		}
+		return nil
+	})
 	if tolerations := c.addTo(pod.Spec.Tolerations); len(c.Tolerations) > 0 &&
 		!reflect.DeepEqual(tolerations, pod.Spec.Tolerations) {
 		spec["tolerations"] = tolerations
@@ -319,21 +315,37 @@ func (c Change) Patch(pod *corev1.Pod, revision string, finish *Finish) []byte {
 		(old == nil || *old > *wanted) {
 		spec["activeDeadlineSeconds"] = *wanted
 	}
+	return patchOf(pod, map[string]any{"labels": labels, "annotations": annotations}, spec)
+}
+
+// patchOf is a strategic merge patch with the Pod's UID and resourceVersion.
+func patchOf(pod *corev1.Pod, metadata, spec map[string]any) []byte {
+	metadata["uid"], metadata["resourceVersion"] = pod.UID, pod.ResourceVersion
+	patch := map[string]any{"metadata": metadata}
 	if len(spec) > 0 {
 		patch["spec"] = spec
 	}
 	return []byte(encode(patch))
 }
 
-func (c Change) newImages(containers []corev1.Container) []map[string]string {
-	var out []map[string]string
-	for i := range containers {
-		live := &containers[i]
-		if image, ok := c.Images[live.Name]; ok && image != live.Image {
-			out = append(out, map[string]string{"name": live.Name, "image": image})
+// containersOf is the part of a patch's spec that gives containers the fields that change returns, if any.
+func containersOf(pod *corev1.Pod, change func(*corev1.Container) map[string]any) map[string]any {
+	spec := map[string]any{}
+	for list, containers := range map[string][]corev1.Container{
+		"containers": pod.Spec.Containers, "initContainers": pod.Spec.InitContainers,
+	} {
+		var changed []map[string]any
+		for i := range containers {
+			if fields := change(&containers[i]); fields != nil {
+				fields["name"] = containers[i].Name
+				changed = append(changed, fields)
+			}
+		}
+		if len(changed) > 0 {
+			spec[list] = changed
 		}
 	}
-	return out
+	return spec
 }
 
 // addTo adds the tolerations of the change to those of the Pod. The list is one value to the API server.
@@ -369,31 +381,19 @@ func resizePatch(pod *corev1.Pod, r *record) []byte {
 	if !r.resizes() {
 		return nil
 	}
-	part := func(containers []corev1.Container) (out []map[string]any) {
-		for i := range containers {
-			live := &containers[i]
-			if wanted, ok := r.Resize[live.Name]; ok && !has(&live.Resources, wanted) {
-				out = append(out, map[string]any{"name": live.Name, "resources": wanted})
-			}
+	spec := containersOf(pod, func(live *corev1.Container) map[string]any {
+		if wanted, ok := r.Resize[live.Name]; ok && !has(&live.Resources, wanted) {
+			return map[string]any{"resources": wanted}
 		}
-		return out
-	}
-	spec := map[string]any{}
-	if containers := part(pod.Spec.Containers); len(containers) > 0 {
-		spec["containers"] = containers
-	}
-	if containers := part(pod.Spec.InitContainers); len(containers) > 0 {
-		spec["initContainers"] = containers
-	}
+		return nil
+	})
 	if r.PodResize != nil && !has(pod.Spec.Resources, *r.PodResize) {
 		spec["resources"] = r.PodResize
 	}
 	if len(spec) == 0 {
 		return nil
 	}
-	return []byte(encode(map[string]any{
-		"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion}, "spec": spec,
-	}))
+	return patchOf(pod, map[string]any{}, spec)
 }
 
 // AdmittedPatch returns a strategic merge patch that has the Pod's record say what was admitted of its resize, and
@@ -443,10 +443,9 @@ func RefusedPatch(pod *corev1.Pod, why string) []byte {
 
 // recordPatch stores a record.
 func recordPatch(pod *corev1.Pod, r record) []byte {
-	return []byte(encode(map[string]any{"metadata": map[string]any{
-		"uid": pod.UID, "resourceVersion": pod.ResourceVersion,
+	return patchOf(pod, map[string]any{
 		"annotations": map[string]string{appsv1alpha1.LastPodStatusAnnotation: encode(r)},
-	}}))
+	}, nil)
 }
 
 // maxRefusal bounds what is kept of a refusal, in bytes.

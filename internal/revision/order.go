@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 )
 
 // unordered are the lists in a Pod or a claim that mean the same in any order, by the name of their field, with what
@@ -128,19 +129,12 @@ func lastOfEachName(env []any) []any {
 func noTaintTwice(tolerations []corev1.Toleration) bool {
 	for i, a := range tolerations {
 		for _, b := range tolerations[:i] {
-			if !equalSeconds(a, b) && overlap(a, b) {
+			if !ptr.Equal(a.TolerationSeconds, b.TolerationSeconds) && overlap(a, b) {
 				return false
 			}
 		}
 	}
 	return true
-}
-
-func equalSeconds(a, b corev1.Toleration) bool {
-	if a.TolerationSeconds == nil || b.TolerationSeconds == nil {
-		return a.TolerationSeconds == b.TolerationSeconds
-	}
-	return *a.TolerationSeconds == *b.TolerationSeconds
 }
 
 // overlap reports whether there may be a taint that both tolerate.

@@ -238,7 +238,8 @@ func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, kept certificate, o
 	if err := registerMetrics(kept.NotAfter); err != nil {
 		return err
 	}
-	detector, err := detect.New(mgr.GetConfig(), clock.RealClock{})
+	detector, err := detect.New(mgr.GetConfig(), clock.RealClock{},
+		revision.Capabilities{Restart: f.restart, ImagesOnly: f.compatibility == bootstrap.KuperatorV07})
 	if err != nil {
 		return err
 	}

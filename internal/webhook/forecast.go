@@ -39,8 +39,7 @@ type forecaster struct {
 
 // forecaster makes one that goes by the flags.
 func (f *flags) forecaster(serverCan func(context.Context) (revision.Capabilities, error)) *forecaster {
-	renews := f.compatibility == bootstrap.KuperatorV07
-	return &forecaster{serverCan: revision.OnlyImages(renews, f.restart.With(serverCan)), renews: renews}
+	return &forecaster{serverCan: serverCan, renews: f.compatibility == bootstrap.KuperatorV07}
 }
 
 // validateAndForecast is validateCollaSet, with the forecast as a warning if Pods are not updated in place.

@@ -135,7 +135,12 @@ func TestWhatComesIsAnnounced(t *testing.T) {
 	} {
 		t.Run("with --compatibility, "+title, func(t *testing.T) {
 			was := old(t)
-			response := (&flags{compatibility: bootstrap.KuperatorV07}).forecaster(newest).validateAndForecast(t.Context(),
+			imagesOnly := func(ctx context.Context) (revision.Capabilities, error) {
+				can, err := newest(ctx)
+				can.ImagesOnly = true
+				return can, err
+			}
+			response := (&flags{compatibility: bootstrap.KuperatorV07}).forecaster(imagesOnly).validateAndForecast(t.Context(),
 				ask(t, "collasets", with(t, was, "["+tc.patch+"]"), was))
 			require.True(t, response.Allowed, response.Result)
 			if tc.want == "" {

@@ -158,7 +158,7 @@ func overlays(t *testing.T, version string) {
 }
 
 func (w *world) capabilities(t *testing.T, version string, can revision.Capabilities) {
-	detector, err := detect.New(w.RESTConfig(), clock.RealClock{})
+	detector, err := detect.New(w.RESTConfig(), clock.RealClock{}, revision.Capabilities{})
 	require.NoError(t, err)
 	got, err := detector.Capabilities(t.Context())
 	require.NoError(t, err)

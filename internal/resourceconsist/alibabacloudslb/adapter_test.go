@@ -574,7 +574,7 @@ func TestAReadingThatLagsIsNoHarm(t *testing.T) {
 
 func TestMarks(t *testing.T) {
 	s := service()
-	require.Equal(t, "kuperator/shop/web", (&Owning{}).mark(s))
+	require.Equal(t, "kuperator/shop/web", (&Owning{groups: ServerGroups{Owner: defaultOwner}}).mark(s))
 	require.Equal(t, "prod-1/shop/web", (&Owning{groups: ServerGroups{Owner: "prod-1"}}).mark(s))
 	s.Name = strings.Repeat("n", 63)
 	s.Namespace = strings.Repeat("s", 63)

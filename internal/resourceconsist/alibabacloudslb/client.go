@@ -98,24 +98,16 @@ func (c *cloud) bind(ctx context.Context, action string, shared openapi.Client) 
 		return shared, &CallError{Action: action, Fault: FaultThrottled,
 			cause: fmt.Errorf("waiting for a turn of our own limit: %w", err)}
 	}
-	k, err := c.keys.keys(ctx)
-	if err != nil {
-		return shared, keyError(action, err)
-	}
-	if shared.Credential, err = k.credential(); err != nil {
-		return shared, &CallError{Action: action, Fault: FaultDenied, cause: err}
+	var err error
+	if shared.Credential, err = c.keys(ctx); err != nil {
+		var sts *CallError // it has said what is at fault; anything else is a file that cannot be read
+		if !errors.As(err, &sts) {
+			err = &CallError{Action: action, Fault: FaultDenied, cause: err}
+		}
+		return shared, err
 	}
 	shared.HttpClient = boundClient{ctx: ctx, http: c.http}
 	return shared, nil
-}
-
-// keyError keeps what STS said about the fault; anything else is a file that cannot be read.
-func keyError(action string, err error) error {
-	var sts *CallError
-	if errors.As(err, &sts) {
-		return err
-	}
-	return &CallError{Action: action, Fault: FaultDenied, cause: err}
 }
 
 // done logs the request's ID and makes a CallError of a failure. call is what the SDK returned.

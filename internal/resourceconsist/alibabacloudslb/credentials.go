@@ -27,56 +27,38 @@ const (
 	EnvOIDCTokenFile   = "ALIBABA_CLOUD_OIDC_TOKEN_FILE"
 )
 
-// keys are what one call is signed with. Never to be logged.
-type keys struct {
-	id, secret string
-	// token goes with keys that were lent for a while; empty for an access key.
-	token string
-}
+// keySource gives what a call is signed with, never to be logged. It is called for each call, from many goroutines.
+type keySource func(context.Context) (credentials.Credential, error)
 
-// credential is the SDK's form of the keys.
-func (k keys) credential() (credentials.Credential, error) {
-	config := &credentials.Config{Type: dara.String("access_key"), AccessKeyId: dara.String(k.id),
-		AccessKeySecret: dara.String(k.secret)}
-	if k.token != "" {
-		config.Type, config.SecurityToken = dara.String("sts"), dara.String(k.token)
+// signer is the SDK's form of an access key; token goes with keys that were lent for a while, empty for others.
+func signer(id, secret, token string) (credentials.Credential, error) {
+	config := &credentials.Config{Type: dara.String("access_key"), AccessKeyId: dara.String(id),
+		AccessKeySecret: dara.String(secret)}
+	if token != "" {
+		config.Type, config.SecurityToken = dara.String("sts"), dara.String(token)
 	}
 	return credentials.NewCredential(config)
 }
 
-// keySource gives the keys for a call. It is called for each call, from many goroutines.
-type keySource interface {
-	keys(ctx context.Context) (keys, error)
-}
-
-// fixedKeys do not change while the process runs.
-type fixedKeys keys
-
-func (k fixedKeys) keys(context.Context) (keys, error) { return keys(k), nil }
-
 // fileKeys are read from a mounted Secret for each call, so that a rotated key is used as soon as kubelet has put it
 // there.
-type fileKeys string
-
-func (dir fileKeys) keys(context.Context) (keys, error) { return dir.read() }
-
-func (dir fileKeys) read() (keys, error) {
+func fileKeys(dir string) (credentials.Credential, error) {
 	const attempts = 3
 	for range attempts {
-		id, err := readKey(string(dir), EnvKeyID)
+		id, err := readKey(dir, EnvKeyID)
 		if err != nil {
-			return keys{}, err
+			return nil, err
 		}
-		secret, err := readKey(string(dir), EnvKeySecret)
+		secret, err := readKey(dir, EnvKeySecret)
 		if err != nil {
-			return keys{}, err
+			return nil, err
 		}
 		// kubelet swaps all files of a Secret at once: an ID that is the same before and after goes with the secret.
-		if again, err := readKey(string(dir), EnvKeyID); err == nil && again == id {
-			return keys{id: id, secret: secret}, nil
+		if again, err := readKey(dir, EnvKeyID); err == nil && again == id {
+			return signer(id, secret, "")
 		}
 	}
-	return keys{}, fmt.Errorf("the files in %s changed while they were read", dir)
+	return nil, fmt.Errorf("the files in %s changed while they were read", dir)
 }
 
 func readKey(dir, name string) (string, error) {
@@ -93,13 +75,7 @@ func readKey(dir, name string) (string, error) {
 
 // roleKeys are lent by STS for an hour in exchange for the token of this Pod's ServiceAccount (RRSA). The SDK fetches
 // new ones three minutes before they expire.
-type roleKeys struct {
-	// turn has room for one, since the SDK's provider is not made for several at a time.
-	turn     chan struct{}
-	provider credentials.Credential
-}
-
-func newRoleKeys(roleARN, providerARN, tokenFile, stsEndpoint string) (*roleKeys, error) {
+func roleKeys(roleARN, providerARN, tokenFile, stsEndpoint string) (keySource, error) {
 	const connectTimeout, readTimeout = 3000, 5000 // milliseconds; the SDK's call takes no context
 	config := &credentials.Config{
 		Type: dara.String("oidc_role_arn"), RoleArn: dara.String(roleARN), OIDCProviderArn: dara.String(providerARN),
@@ -113,42 +89,42 @@ func newRoleKeys(roleARN, providerARN, tokenFile, stsEndpoint string) (*roleKeys
 	if err != nil {
 		return nil, fmt.Errorf("preparing to assume role %s: %w", roleARN, err)
 	}
-	return &roleKeys{turn: make(chan struct{}, 1), provider: provider}, nil
-}
-
-func (r *roleKeys) keys(ctx context.Context) (keys, error) {
-	select {
-	case r.turn <- struct{}{}:
-		defer func() { <-r.turn }()
-	case <-ctx.Done():
-		return keys{}, fmt.Errorf("waiting for the RAM role's keys: %w", ctx.Err())
-	}
-	lent, err := r.provider.GetCredential()
-	if err != nil {
-		return keys{}, fmt.Errorf("assuming the RAM role in %s: %w", EnvRoleARN, stsError(err))
-	}
-	return keys{id: dara.StringValue(lent.AccessKeyId), secret: dara.StringValue(lent.AccessKeySecret),
-		token: dara.StringValue(lent.SecurityToken)}, nil
+	turn := make(chan struct{}, 1) // the SDK's provider is not made for several at a time
+	return func(ctx context.Context) (credentials.Credential, error) {
+		select {
+		case turn <- struct{}{}:
+			defer func() { <-turn }()
+		case <-ctx.Done():
+			return nil, fmt.Errorf("waiting for the RAM role's keys: %w", ctx.Err())
+		}
+		lent, err := provider.GetCredential()
+		if err != nil {
+			return nil, fmt.Errorf("assuming the RAM role in %s: %w", EnvRoleARN, stsError(err))
+		}
+		return signer(dara.StringValue(lent.AccessKeyId), dara.StringValue(lent.AccessKeySecret),
+			dara.StringValue(lent.SecurityToken))
+	}, nil
 }
 
 // chooseKeys takes the first of: the folder, the environment's access key, the environment's role. It says what to set
 // when there is none, or half of one.
 func chooseKeys(dir, stsEndpoint string, getenv func(string) string) (keySource, error) {
 	if dir != "" {
-		_, err := fileKeys(dir).read()
-		return fileKeys(dir), err
+		_, err := fileKeys(dir)
+		return func(context.Context) (credentials.Credential, error) { return fileKeys(dir) }, err
 	}
 	id, secret := getenv(EnvKeyID), getenv(EnvKeySecret)
 	switch {
 	case id != "" && secret != "":
-		return fixedKeys{id: id, secret: secret}, nil
+		fixed, err := signer(id, secret, "")
+		return func(context.Context) (credentials.Credential, error) { return fixed, nil }, err
 	case id != "" || secret != "":
 		return nil, fmt.Errorf("only one of %s and %s is set: set both", EnvKeyID, EnvKeySecret)
 	}
 	role, provider, tokenFile := getenv(EnvRoleARN), getenv(EnvOIDCProviderARN), getenv(EnvOIDCTokenFile)
 	switch {
 	case role != "" && provider != "" && tokenFile != "":
-		return newRoleKeys(role, provider, tokenFile, stsEndpoint)
+		return roleKeys(role, provider, tokenFile, stsEndpoint)
 	case role != "" || provider != "" || tokenFile != "":
 		return nil, fmt.Errorf("only some of %s, %s and %s are set: set all three", EnvRoleARN, EnvOIDCProviderARN,
 			EnvOIDCTokenFile)

@@ -135,16 +135,12 @@ func sameFor(failed api.MemberErrors, err error) bool {
 // mark is the description of the Service's backend servers. Names that do not fit become a digest.
 func (o *Owning) mark(service *corev1.Service) string {
 	const most = 80 // characters of a description (SLB API 2014-05-15)
-	owner := o.groups.Owner
-	if owner == "" {
-		owner = defaultOwner
-	}
 	name := service.Namespace + "/" + service.Name
-	if mark := owner + "/" + name; len(mark) <= most {
+	if mark := o.groups.Owner + "/" + name; len(mark) <= most {
 		return mark
 	}
 	sum := sha256.Sum256([]byte(name))
-	return owner + "/" + hex.EncodeToString(sum[:16])
+	return o.groups.Owner + "/" + hex.EncodeToString(sum[:16])
 }
 
 // called is how a group is spoken of: its name, if it has one here.

@@ -4,18 +4,18 @@
 package backend
 
 import (
-	"context"
 	"reflect"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	api "kusionstack.io/kuperator/api/resourceconsist"
 )
 
 // Backend knows what one kind of backend does with each Pod of its employers. Its methods are called from many
@@ -27,21 +27,20 @@ type Backend interface {
 	// Observe is what is known of the Pod now.
 	Observe(employer client.Object, pod *corev1.Pod) Observation
 	// Sources returns what to watch, and adds to mgr what has to run. It is called once. Each source enqueues the Pods
-	// whose Observation changed.
-	Sources(mgr manager.Manager) ([]source.Source, error)
+	// whose Observation changed. A Backend that makes calls reports how the backend of an employer follows whenever that
+	// changes; the first report in a process may be that it does.
+	Sources(mgr manager.Manager, report Report) ([]source.Source, error)
 	// Provisioner makes the employers' own resources; nil if there are none.
 	Provisioner() Provisioner
 }
 
-// Report takes in how an employer's backend follows. It may be called from many goroutines.
-type Report func(employer client.ObjectKey, condition metav1.Condition)
+// Report takes in how an employer's backend follows, as reason and message of api.ConditionInSync, which is true for
+// api.ConditionReasonInSync alone. It may be called from many goroutines.
+type Report func(employer client.ObjectKey, reason, message string)
 
 // Caller is a Backend that asks by calls, which may fail, and remembers Pods.
 type Caller interface {
 	Backend
-	// ReportTo is called once, before Sources. Report takes in how the backend of an employer follows, as
-	// api.ConditionInSync, whenever that changes; the first one in a process may be True.
-	ReportTo(report Report)
 	// Forget is called when there is no such Pod any more, and not while another method is called for one of this name.
 	Forget(pod types.NamespacedName)
 }
@@ -62,10 +61,7 @@ type Mover interface {
 }
 
 // Provisioner is api.Provisioner for any kind of employer.
-type Provisioner interface {
-	Provision(ctx context.Context, employer client.Object) error
-	Deprovision(ctx context.Context, employer client.Object) error
-}
+type Provisioner = api.Provisioner[client.Object]
 
 // Observation is what a backend does with one Pod. The zero value is a Pod that is sent no traffic.
 type Observation struct {

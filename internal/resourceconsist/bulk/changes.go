@@ -1,6 +1,8 @@
 package bulk
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -45,13 +47,12 @@ func (g *group) enqueue(m *member, now time.Time) {
 
 func (g *group) enqueueRetry(m *member, due time.Time) {
 	m.place, m.due = placeRetry, due
-	g.retry.push(m)
+	g.retry[m] = struct{}{}
+	g.retryDue = earliest(g.retryDue, due)
 }
 
 func (g *group) dequeue(m *member) {
-	if m.place == placeRetry {
-		g.retry.remove(m)
-	}
+	delete(g.retry, m)
 	m.place = placeNone // what stands in fresh is skipped there
 }
 
@@ -68,7 +69,7 @@ func (g *group) applyDue() time.Time {
 		due = g.fresh[0].queued.Add(g.options.BatchWindow)
 	}
 	if len(g.retry) > 0 {
-		due = earliest(due, g.retry[0].due)
+		due = earliest(due, g.retryDue)
 	}
 	if due.IsZero() {
 		return due
@@ -100,9 +101,15 @@ func (g *group) nextApply(now time.Time) *call {
 			take(m)
 		}
 	}
-	for len(c.changes) == 0 && len(g.retry) > 0 && !g.retry[0].due.After(now) {
-		for len(g.retry) > 0 && len(c.changes) < g.limit && !g.retry[0].due.After(now) {
-			take(g.retry.pop())
+	if len(c.changes) == 0 && !g.retryDue.After(now) {
+		g.retryDue = time.Time{}
+		for _, m := range slices.SortedFunc(maps.Keys(g.retry), compareDue) {
+			if m.due.After(now) || len(c.changes) == g.limit {
+				g.retryDue = m.due
+				break
+			}
+			delete(g.retry, m)
+			take(m)
 		}
 	}
 	if len(c.changes) == 0 {
@@ -110,6 +117,8 @@ func (g *group) nextApply(now time.Time) *call {
 	}
 	return c
 }
+
+func compareDue(a, b *member) int { return cmp.Or(a.due.Compare(b.due), cmp.Compare(a.id, b.id)) }
 
 // applied takes in the answer to an apply.
 func (g *group) applied(c *call, err error, partial api.MemberErrors, failed bool, now time.Time) {

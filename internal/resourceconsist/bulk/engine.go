@@ -36,7 +36,6 @@ import (
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -114,7 +113,7 @@ func newEngine(a adapter, options api.CallOptions, clk clock.WithTicker) *Engine
 		queue: workqueue.NewTypedDelayingQueueWithConfig(
 			workqueue.TypedDelayingQueueConfig[types.NamespacedName]{Clock: clk}),
 		slow:   workqueue.NewTyped[types.NamespacedName](),
-		report: func(client.ObjectKey, metav1.Condition) {},
+		report: func(client.ObjectKey, string, string) {},
 		slots:  map[types.NamespacedName]*slot{}, employersOf: map[types.NamespacedName]map[types.NamespacedName]struct{}{},
 	}
 	e.changed = func(pod types.NamespacedName) {
@@ -224,7 +223,7 @@ func (e *Engine) locked(key types.NamespacedName, s *slot, f func()) {
 	now := e.clock.Now()
 	due, orphans := s.group.due(now), s.group.orphans()
 	notified := s.group.notified()
-	condition := e.conditionOf(s, now)
+	reason, message, news := e.reportOf(s)
 	over := s.ended && len(s.group.employees) == 0
 	s.mu.Unlock()
 	if over {
@@ -239,21 +238,21 @@ func (e *Engine) locked(key types.NamespacedName, s *slot, f func()) {
 	for _, employee := range notified {
 		e.changed(employee.NamespacedName)
 	}
-	if condition != nil {
-		e.report(key, *condition)
+	if news {
+		e.report(key, reason, message)
 	}
 }
 
-// conditionOf is the condition to report of a slot, nil if nothing has changed.
-func (e *Engine) conditionOf(s *slot, now time.Time) *metav1.Condition {
-	reason, message := s.group.problem()
+// reportOf is what to report of a slot, and whether it has changed.
+func (e *Engine) reportOf(s *slot) (reason, message string, news bool) {
+	reason, message = s.group.problem()
 	message = failures.Steady(message)
 	failing := len(s.group.failing)
 	failingMembers.WithLabelValues(e.adapter.Name()).Add(float64(failing - s.failing))
 	s.failing = failing
 	inSync := reason == api.ConditionReasonInSync
 	if inSync && s.group.full == 0 || reason == s.toldReason && message == s.toldMessage {
-		return nil
+		return reason, message, false
 	}
 	switch wasFailing := s.toldReason != "" && s.toldReason != api.ConditionReasonInSync; {
 	case inSync && wasFailing:
@@ -262,14 +261,7 @@ func (e *Engine) conditionOf(s *slot, now time.Time) *metav1.Condition {
 		failingEmployers.WithLabelValues(e.adapter.Name()).Inc()
 	}
 	s.toldReason, s.toldMessage = reason, message
-	c := &metav1.Condition{
-		Type: api.ConditionInSync, Status: metav1.ConditionFalse, Reason: reason, Message: message,
-		ObservedGeneration: s.employer.GetGeneration(), LastTransitionTime: metav1.NewTime(now),
-	}
-	if inSync {
-		c.Status, c.Message = metav1.ConditionTrue, "the backend follows"
-	}
-	return c
+	return reason, message, true
 }
 
 // work makes the call that is due for one employer. That of an employer that is slow waits for a place among the slow.
@@ -390,9 +382,6 @@ func (e *Engine) renew(s *slot, employer client.Object) {
 
 // places are all that the employer names, separated by commas.
 func (e *Engine) places(employer client.Object) string {
-	if e.adapter.placer == nil {
-		return ""
-	}
 	return strings.Join(api.PlacesOf(employer, e.adapter.Name(), e.adapter.Place(employer)), ",")
 }
 

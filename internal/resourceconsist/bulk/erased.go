@@ -26,40 +26,26 @@ func New[E client.Object, S comparable](
 
 // adapter is an api.Adapter for employers of any kind and states of any type, which are nothing to the engine.
 type adapter struct {
-	api.Mover[client.Object, any]
+	anyMover
 	// moves is false if Apply is not to be called.
 	moves bool
 	// example is an empty employer.
 	example client.Object
-	// placer and provisioner are nil if the adapter is none.
-	placer      api.Placer[client.Object]
-	provisioner api.Provisioner[client.Object]
+	// provisioner is nil if the adapter is none.
+	provisioner backend.Provisioner
 }
 
-// Place is where the employer's members belong, "" if there is but one place.
-func (a adapter) Place(employer client.Object) string {
-	if a.placer == nil {
-		return ""
-	}
-	return a.placer.Place(employer)
-}
-
-// PlaceOf is the place of a member, "" if there is but one.
-func (a adapter) PlaceOf(id string) string {
-	if a.placer == nil {
-		return ""
-	}
-	return a.placer.PlaceOf(id)
+type anyMover interface {
+	api.Mover[client.Object, any]
+	api.Placer[client.Object]
 }
 
 func erase[E client.Object, S comparable](typed api.Adapter[E, S]) adapter {
 	moving, moves := typed.(api.Mover[E, S])
+	placing, _ := typed.(api.Placer[E])
 	a := adapter{
-		Mover: erased[E, S]{typed, moving}, moves: moves,
+		anyMover: erased[E, S]{typed, moving, placing}, moves: moves,
 		example: backend.New(*new(E)),
-	}
-	if p, ok := typed.(api.Placer[E]); ok {
-		a.placer = erasedPlacer[E]{p}
 	}
 	if p, ok := typed.(api.Provisioner[E]); ok {
 		a.provisioner = erasedProvisioner[E]{p}
@@ -70,7 +56,8 @@ func erase[E client.Object, S comparable](typed api.Adapter[E, S]) adapter {
 // erased passes calls on. Employers come from watches and caches of E alone.
 type erased[E client.Object, S comparable] struct {
 	adapter api.Adapter[E, S]
-	mover   api.Mover[E, S]
+	mover   api.Mover[E, S] // nil if the adapter is none
+	placer  api.Placer[E]   // nil if the adapter is none
 }
 
 func (a erased[E, S]) Name() string { return a.adapter.Name() }
@@ -106,10 +93,20 @@ func (a erased[E, S]) Apply(ctx context.Context, employer client.Object, changes
 	return a.mover.Apply(ctx, employer.(E), typed) //nolint:forcetypeassert // see erased
 }
 
-type erasedPlacer[E client.Object] struct{ api.Placer[E] }
+// Place is "" if there is but one place.
+func (a erased[E, S]) Place(employer client.Object) string {
+	if a.placer == nil {
+		return ""
+	}
+	return a.placer.Place(employer.(E)) //nolint:forcetypeassert // see erased
+}
 
-func (p erasedPlacer[E]) Place(employer client.Object) string {
-	return p.Placer.Place(employer.(E)) //nolint:forcetypeassert // see erased
+// PlaceOf is "" if there is but one place.
+func (a erased[E, S]) PlaceOf(id string) string {
+	if a.placer == nil {
+		return ""
+	}
+	return a.placer.PlaceOf(id)
 }
 
 type erasedProvisioner[E client.Object] struct{ api.Provisioner[E] }

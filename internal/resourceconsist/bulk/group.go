@@ -31,8 +31,10 @@ type group struct {
 	unclaimed   map[*member]struct{}
 	notify      map[employeeKey]struct{}
 
-	fresh []*member
-	retry retries
+	// fresh and retry are the queue of changes. No change in retry is due before retryDue.
+	fresh    []*member
+	retry    map[*member]struct{}
+	retryDue time.Time
 
 	readings
 	calls
@@ -76,6 +78,7 @@ func newGroup(options api.CallOptions, moves bool, resyncSpan func(time.Duration
 		members: map[string]*member{}, employees: map[employeeKey]*employee{}, byName: map[types.NamespacedName]*employee{},
 		waiting: map[*employee]struct{}{}, unconfirmed: map[*member]struct{}{}, failing: map[*member]struct{}{},
 		invalid: map[*employee]struct{}{}, unclaimed: map[*member]struct{}{}, notify: map[employeeKey]struct{}{},
+		retry:    map[*member]struct{}{},
 		readings: readings{pollDelay: options.Poll},
 		calls: calls{
 			notBefore: map[verb]time.Time{}, failures: map[verb]int{}, callErrs: map[verb]error{}, limit: options.BatchSize,

@@ -44,7 +44,6 @@ type member struct {
 	place  place
 	queued time.Time
 	due    time.Time
-	index  int
 	tries  int
 	err    error
 }

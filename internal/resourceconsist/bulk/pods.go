@@ -36,12 +36,7 @@ func (e *Engine) Selector(employer client.Object) labels.Selector {
 }
 
 // Provisioner is part of backend.Backend.
-func (e *Engine) Provisioner() backend.Provisioner {
-	if e.adapter.provisioner == nil {
-		return nil
-	}
-	return e.adapter.provisioner
-}
+func (e *Engine) Provisioner() backend.Provisioner { return e.adapter.provisioner }
 
 // Observe is part of backend.Backend.
 func (e *Engine) Observe(employer client.Object, pod *corev1.Pod) backend.Observation {
@@ -102,7 +97,7 @@ func (e *Engine) employs(employer client.Object, pod *corev1.Pod) bool {
 
 // Sources is part of backend.Backend: the Pods of which there is news, and what the engine has to know of employers. It
 // returns what is wrong with the options.
-func (e *Engine) Sources(mgr manager.Manager) ([]source.Source, error) {
+func (e *Engine) Sources(mgr manager.Manager, report backend.Report) ([]source.Source, error) {
 	if e.err != nil {
 		return nil, e.err
 	}
@@ -110,7 +105,7 @@ func (e *Engine) Sources(mgr manager.Manager) ([]source.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.pods, e.kind = mgr.GetClient(), gvk.Kind
+	e.pods, e.kind, e.report = mgr.GetClient(), gvk.Kind, report
 	if err := mgr.Add(e); err != nil {
 		return nil, err
 	}
@@ -163,9 +158,6 @@ func (e *Engine) everyPodLooked(
 	}
 	return true, nil
 }
-
-// ReportTo is part of backend.Caller.
-func (e *Engine) ReportTo(report backend.Report) { e.report = report }
 
 // Forget is part of backend.Caller: the Pod's members are removed.
 func (e *Engine) Forget(pod types.NamespacedName) {

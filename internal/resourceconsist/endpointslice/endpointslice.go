@@ -168,7 +168,7 @@ func joins(service *corev1.Service, pod *corev1.Pod) bool {
 }
 
 // Sources is part of backend.Backend.
-func (a *Adapter) Sources(mgr manager.Manager) ([]source.Source, error) {
+func (a *Adapter) Sources(mgr manager.Manager, _ backend.Report) ([]source.Source, error) {
 	return []source.Source{source.Kind(mgr.GetCache(), client.Object(&discoveryv1.EndpointSlice{}), a.events())}, nil
 }
 

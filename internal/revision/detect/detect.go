@@ -31,6 +31,7 @@ const (
 type Detector struct {
 	server discovery.DiscoveryInterfaceWithContext
 	clock  clock.PassiveClock
+	own    revision.Capabilities
 
 	mu    sync.Mutex
 	known bool
@@ -38,13 +39,14 @@ type Detector struct {
 	until time.Time
 }
 
-// New makes a Detector of the server that config names. Nothing is asked yet.
-func New(config *rest.Config, clock clock.PassiveClock) (*Detector, error) {
+// New makes a Detector of the server that config names. Restart and ImagesOnly, which no server tells, are as in own.
+// Nothing is asked yet.
+func New(config *rest.Config, clock clock.PassiveClock, own revision.Capabilities) (*Detector, error) {
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("making a discovery client: %w", err)
 	}
-	return &Detector{server: client, clock: clock}, nil
+	return &Detector{server: client, clock: clock, own: own}, nil
 }
 
 // Capabilities are those of the server, at most some minutes old. An error means that they were never found out.
@@ -56,6 +58,7 @@ func (d *Detector) Capabilities(ctx context.Context) (revision.Capabilities, err
 		return d.last, nil
 	}
 	found, err := ask(ctx, d.server)
+	found.Restart, found.ImagesOnly = d.own.Restart, d.own.ImagesOnly
 	switch {
 	case err == nil:
 		d.known, d.last, d.until = true, found, now.Add(refreshAfter)

@@ -213,7 +213,7 @@ func podOf(t *testing.T, template, namespace string) *corev1.Pod {
 // place, and that it leads to the Pod that the new template makes; and that it refuses what is called forcing.
 func theAPIServerAgreesWithTheTable(e env) {
 	t, c, cluster, namespace := e.T, e.Client, e.cluster, e.namespace
-	detector, err := detect.New(cluster.RESTConfig(), clock.RealClock{})
+	detector, err := detect.New(cluster.RESTConfig(), clock.RealClock{}, revision.Capabilities{})
 	require.NoError(t, err)
 	can, err := detector.Capabilities(t.Context())
 	require.NoError(t, err)

@@ -80,11 +80,11 @@ func (b *balancer) Observe(s client.Object, pod *corev1.Pod) backend.Observation
 
 // tell reports how the provider follows.
 func (b *balancer) tell(s client.Object, err error) {
-	c := metav1.Condition{Type: api.ConditionInSync, Status: metav1.ConditionTrue, Reason: api.ConditionReasonInSync}
+	reason, message := api.ConditionReasonInSync, ""
 	if err != nil {
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, api.ConditionReasonBackendFailed, err.Error()
+		reason, message = api.ConditionReasonBackendFailed, err.Error()
 	}
-	b.report(client.ObjectKeyFromObject(s), c)
+	b.report(client.ObjectKeyFromObject(s), reason, message)
 }
 
 func (b *balancer) Register(s client.Object, pod *corev1.Pod) {
@@ -106,17 +106,17 @@ func (b *balancer) move(s client.Object, verb string, pod *corev1.Pod, change fu
 	b.tell(s, err)
 }
 
-func (b *balancer) Sources(manager.Manager) ([]source.Source, error) { return nil, nil }
-func (b *balancer) Forget(types.NamespacedName)                      {}
-func (b *balancer) Provisioner() backend.Provisioner                 { return nil }
-func (b *balancer) Clean(client.Object) bool                         { return true }
-func (b *balancer) Place(client.Object) string                       { return "" }
-func (b *balancer) CleanAt(client.Object, string) bool               { return true }
+func (b *balancer) Forget(types.NamespacedName)        {}
+func (b *balancer) Provisioner() backend.Provisioner   { return nil }
+func (b *balancer) Clean(client.Object) bool           { return true }
+func (b *balancer) Place(client.Object) string         { return "" }
+func (b *balancer) CleanAt(client.Object, string) bool { return true }
 
-func (b *balancer) ReportTo(report backend.Report) {
+func (b *balancer) Sources(_ manager.Manager, report backend.Report) ([]source.Source, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.report = report
+	return nil, nil
 }
 
 func (b *balancer) change(s client.Object, call string, change func(map[string]bool)) error {
