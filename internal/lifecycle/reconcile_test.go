@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/flowcontrol"
@@ -85,7 +86,7 @@ func newReconciler(
 		freeze: &freeze.Namespaces{Cached: c, Suite: "kuperator-system"},
 		employers: &employers{
 			reader: c, discovery: servedKinds{}, clock: clk, limit: flowcontrol.NewTokenBucketPassiveRateLimiter(5, 10),
-			asking: map[string]bool{}, answers: map[string]answer{},
+			answers: cache.NewLRUExpireCacheWithClock(answersKept, clk),
 		},
 		deadlines: defaultDeadlines(),
 		timers:    newPhaseTimers(clk),

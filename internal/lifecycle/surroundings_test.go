@@ -308,7 +308,7 @@ func TestEmployerIsLookedUpOnceForManyPodsAndNotTooOften(t *testing.T) {
 		assert.Zero(t, wait)
 	}
 	assert.Equal(t, 1, gets)
-	r.step(answerFor)
+	r.step(answerFor + 1)
 	r.employers.released(t.Context(), "Service/default/s", v)
 	assert.Equal(t, 2, gets)
 
