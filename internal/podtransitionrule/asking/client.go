@@ -2,21 +2,13 @@ package asking
 
 import (
 	"context"
-	"encoding/base64"
-	"errors"
-	"fmt"
-	"strings"
 	"time"
 
 	"kusionstack.io/kuperator/internal/callout"
 )
 
-const (
-	// maxAnswer is how many bytes of an answer are read; a longer one is an error.
-	maxAnswer = 1 << 20
-	// emptyBundle is base64 of a newline, which users of Kuperator write for "no caBundle".
-	emptyBundle = "Cg=="
-)
+// maxAnswer is how many bytes of an answer are read; a longer one is an error.
+const maxAnswer = 1 << 20
 
 // unprepared is an error on the way to a request: nothing was sent, and it may be over the next time.
 type unprepared struct{ error }
@@ -45,7 +37,7 @@ func newClient(targets *callout.Targets, timeout time.Duration) *client {
 
 // ask returns the body of the answer. A callout.Misconfigured will last; every other error may be over the next time.
 func (c *client) ask(ctx context.Context, q call) ([]byte, error) {
-	roots, err := rootsOf(q.caBundle)
+	roots, err := callout.ParseBundle(q.caBundle)
 	if err != nil {
 		return nil, &callout.Misconfigured{Err: err}
 	}
@@ -56,21 +48,6 @@ func (c *client) ask(ctx context.Context, q call) ([]byte, error) {
 		}
 	}
 	return c.out.Ask(ctx, out)
-}
-
-// rootsOf reads a caBundle; nil for an empty one.
-func rootsOf(caBundle string) ([]byte, error) {
-	if caBundle == "" || caBundle == emptyBundle {
-		return nil, nil
-	}
-	text, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(caBundle), ""))
-	if err != nil {
-		return nil, errors.New("the caBundle is not base64: set it to base64 of PEM certificates (base64 -w0 ca.crt)")
-	}
-	if _, err := callout.ParseRoots(text); err != nil {
-		return nil, fmt.Errorf("%w: set it to base64 of PEM certificates (base64 -w0 ca.crt), or leave it out", err)
-	}
-	return text, nil
 }
 
 // parseTargets reads the list of servers that rules may ask.

@@ -239,7 +239,7 @@ func TestCertificates(t *testing.T) {
 		"a bundle with line breaks":        {plain.URL, bundle(ours)[:64] + "\n" + bundle(ours)[64:] + "\n", nil, ""},
 		"another authority":                {plain.URL, bundle(others), nil, "its certificate cannot be trusted"},
 		"the authorities of the system":    {plain.URL, "", nil, "its certificate cannot be trusted"},
-		"an empty bundle is the system's":  {plain.URL, emptyBundle, nil, "its certificate cannot be trusted"},
+		"an empty bundle is the system's":  {plain.URL, "Cg==", nil, "its certificate cannot be trusted"},
 		"a client certificate":             {mutual.URL, bundle(ours), mine, ""},
 		"no client certificate":            {mutual.URL, bundle(ours), nil, "certificate required"},
 		"a foreign client certificate":     {mutual.URL, bundle(ours), foreign, "certificate"},
