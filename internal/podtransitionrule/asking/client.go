@@ -1,7 +1,6 @@
 package asking
 
 import (
-	"context"
 	"time"
 
 	"kusionstack.io/kuperator/internal/callout"
@@ -15,39 +14,10 @@ type unprepared struct{ error }
 
 func (u unprepared) Unwrap() error { return u.error }
 
-// call is one HTTP request.
-type call struct {
-	method string
-	url    string
-	body   []byte // nil for none
-	// caBundle is base64 of PEM certificates. Empty means the system's.
-	caBundle string
-	// credentials go with it; nil for none.
-	credentials *credentials
-}
-
-// client asks the servers of rules. It is safe for concurrent use.
-type client struct{ out *callout.Client }
-
-func newClient(targets *callout.Targets, timeout time.Duration) *client {
-	return &client{callout.NewClient(callout.Options{
+func newClient(targets *callout.Targets, timeout time.Duration) *callout.Client {
+	return callout.NewClient(callout.Options{
 		Targets: targets, Timeout: timeout, MaxAnswer: maxAnswer, UserAgent: "podtransitionrule-controller",
-	})}
-}
-
-// ask returns the body of the answer. A callout.Misconfigured will last; every other error may be over the next time.
-func (c *client) ask(ctx context.Context, q call) ([]byte, error) {
-	roots, err := callout.ParseBundle(q.caBundle)
-	if err != nil {
-		return nil, &callout.Misconfigured{Err: err}
-	}
-	out := callout.Call{Method: q.method, URL: q.url, Body: q.body, Roots: roots}
-	if q.credentials != nil {
-		out.Credentials = &callout.Credentials{
-			Of: "a Secret", Token: q.credentials.token, Certificate: q.credentials.certificate, Key: q.credentials.key,
-		}
-	}
-	return c.out.Ask(ctx, out)
+	})
 }
 
 // parseTargets reads the list of servers that rules may ask.
