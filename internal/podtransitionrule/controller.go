@@ -139,16 +139,13 @@ func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap
 		asker:  asker,
 		freeze: &freeze.Namespaces{Cached: mgr.GetClient(), Suite: o.LeaderElectNamespace, Sees: o.Sees},
 		nodes:  &nodes{client: mgr.GetClient()},
-		notes:  newAnnotator(mgr.GetClient(), f.annotateBlockedAfter),
 
-		figures: newFigures(),
+		annotateAfter: f.annotateBlockedAfter,
+		figures:       newFigures(),
 	}
 	gauges := newGauges(ctx, mgr.GetCache(), mgr.Elected(), r.figures)
 	if err := metric.Register(metric.RegistryOf(mgr), gauges); err != nil {
 		return err
-	}
-	if err := mgr.Add(r.notes); err != nil {
-		return fmt.Errorf("adding the annotator of Pods: %w", err)
 	}
 	c, err := builder.ControllerManagedBy(mgr).
 		Named(Name).

@@ -133,7 +133,8 @@ func (r *reconciler) podSource(mgr ctrl.Manager) source.Source {
 // atRest reports whether a namespace had no rules when it was last looked at, and no notes of rules on its Pods. A
 // rule that comes has the namespace looked at, and whatever Pods it then has with it.
 func (r *reconciler) atRest(namespace string) bool {
-	return r.clean(namespace).settled
+	_, isResting := r.resting.Load(namespace)
+	return isResting
 }
 
 // podChanged reports whether anything changed that a decision reads. Notes are its own writes.
