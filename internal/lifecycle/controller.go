@@ -151,9 +151,8 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, waits wai
 	if err := respondToEvictions(ctx, mgr, o, r, waits.requests); err != nil {
 		return err
 	}
-	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind),
-		func(mgr ctrl.Manager) error {
-			rules.known()
-			return c.Watch(rules.source(mgr))
-		})
+	return bootstrap.WhenServed(mgr, ruleKind, func(mgr ctrl.Manager) error {
+		rules.kind.Known()
+		return c.Watch(rules.source(mgr))
+	})
 }

@@ -29,6 +29,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/bootstrap"
 	"kusionstack.io/kuperator/internal/freeze"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/revision"
@@ -90,7 +91,7 @@ func newReconciler(
 		},
 		deadlines: defaultDeadlines(),
 		timers:    newPhaseTimers(clk),
-		rules: &rules{client: c, mapper: mapper, newest: newRuleFreshness(c), clock: clk,
+		rules: &rules{client: c, kind: bootstrap.NewKind(mapper, ruleKind, clk), newest: newRuleFreshness(c),
 			compiled: map[types.UID]compiledRule{}},
 		writes: freshness.New(c, clk),
 		events: events.NewFakeRecorder(10),
@@ -271,15 +272,14 @@ func TestDiscoveryIsNotAskedForEveryPod(t *testing.T) {
 		require.NoError(t, err)
 	}
 	assert.Equal(t, 1, mapper.asked)
-	r.rules.known()
+	r.step(5 * time.Second)
+	_, err := reconcilePod(t, r)
+	require.NoError(t, err)
+	assert.Equal(t, 2, mapper.asked)
+	r.rules.kind.Known()
 	rules, err := r.rules.in(t.Context(), key.Namespace)
 	require.NoError(t, err)
 	assert.NotNil(t, rules, "whoever saw the kind appear is believed over an older no")
-	r.rules.served = false
-	r.clock.(*testingclock.FakeClock).Step(notServedFor)
-	_, err = reconcilePod(t, r)
-	require.NoError(t, err)
-	assert.Equal(t, 2, mapper.asked)
 }
 
 func TestRuleThatHasNotLookedYetHolds(t *testing.T) {

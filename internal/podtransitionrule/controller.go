@@ -135,7 +135,7 @@ func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap
 		writes: freshness.New(mgr.GetCache(), clock.RealClock{}),
 		events: mgr.GetEventRecorder(Name),
 		clock:  clock.RealClock{},
-		owners: newOwners(mgr.GetClient(), mgr.GetRESTMapper(), clock.RealClock{}),
+		owners: &owners{mgr.GetClient(), bootstrap.NewKind(mgr.GetRESTMapper(), collaSetKind, clock.RealClock{})},
 		asker:  asker,
 		freeze: &freeze.Namespaces{Cached: mgr.GetClient(), Suite: o.LeaderElectNamespace, Sees: o.Sees},
 		nodes:  &nodes{client: mgr.GetClient()},
@@ -166,7 +166,7 @@ func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap
 		if err := c.Watch(ownerSource(mgr, &appsv1alpha1.CollaSet{})); err != nil {
 			return err
 		}
-		r.owners.watched.Store(true)
+		r.owners.collaSets.Known()
 		return nil
 	})
 }

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -29,6 +30,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/bootstrap"
 	"kusionstack.io/kuperator/internal/freeze"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/podcache"
@@ -72,10 +74,14 @@ func TestANamespaceIsConcernedByItsOwnAndAllByTheSuites(t *testing.T) {
 
 func TestNothingIsDecidedInANamespaceThatTheCacheDoesNotHave(t *testing.T) {
 	c := fakeClient(t, interceptor.Funcs{}, namespaceWith("home"))
-	r := &reconciler{client: c, owners: newOwners(c, c.RESTMapper(), clocktesting.NewFakePassiveClock(time.Unix(1, 0))),
-		freeze: &freeze.Namespaces{Cached: c, Suite: "home"}}
-	r.owners.watched.Store(true)
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(collaSetKind, meta.RESTScopeNamespace)
+	kind := bootstrap.NewKind(mapper, collaSetKind, clocktesting.NewFakePassiveClock(time.Unix(9, 0)))
+	r := &reconciler{client: c, owners: &owners{c, kind}, freeze: &freeze.Namespaces{Cached: c, Suite: "home"}}
 	_, err := r.snapshot(t.Context(), "web", observed{})
+	require.ErrorIs(t, err, errCollaSetsUnknown, "they are served, but not watched yet")
+	kind.Known()
+	_, err = r.snapshot(t.Context(), "web", observed{})
 	require.ErrorIs(t, err, errNamespaceUnknown)
 }
 
