@@ -195,3 +195,49 @@ func (g *gathering) release() error {
 
 // Registry is that of the manager behind it; see metric.RegistryOf.
 func (g *gathering) Registry() prometheus.Registerer { return metric.RegistryOf(g.Manager) }
+
+// notServedFor is how long a no of discovery holds: the API server is not asked for every object of a cluster that does
+// not serve the kind at all.
+const notServedFor = 5 * time.Second
+
+// Kind tells whether the API server serves a kind that comes from a CRD. It is safe for concurrent use.
+type Kind struct {
+	mapper meta.RESTMapper
+	gvk    schema.GroupVersionKind
+	clock  clock.PassiveClock
+
+	mu      sync.Mutex
+	known   bool
+	askedAt time.Time // when discovery last said no
+}
+
+// NewKind makes a Kind that asks discovery.
+func NewKind(mapper meta.RESTMapper, gvk schema.GroupVersionKind, clk clock.PassiveClock) *Kind {
+	return &Kind{mapper: mapper, gvk: gvk, clock: clk}
+}
+
+// Known records that the kind is served, and watched, whatever discovery last returned. It holds for good.
+func (k *Kind) Known() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.known = true
+}
+
+// Served reports whether the kind is served, and whether that is known for good.
+func (k *Kind) Served() (served, known bool, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := k.clock.Now()
+	if k.known || now.Sub(k.askedAt) < notServedFor {
+		return k.known, k.known, nil
+	}
+	_, err = k.mapper.RESTMapping(k.gvk.GroupKind(), k.gvk.Version)
+	switch {
+	case meta.IsNoMatchError(err):
+		k.askedAt = now
+		return false, false, nil
+	case err != nil:
+		return false, false, fmt.Errorf("asking whether the API server serves %ss: %w", k.gvk.Kind, err)
+	}
+	return true, false, nil
+}

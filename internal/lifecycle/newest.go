@@ -61,7 +61,7 @@ func (n *ruleFreshness) read(ctx context.Context, namespace string) (map[types.U
 
 // upToDate reports whether the cache shows every rule of the namespace as the API server has it, or later.
 func (r *rules) upToDate(ctx context.Context, namespace string) (bool, error) {
-	served, err := r.isServed()
+	served, _, err := r.kind.Served()
 	if err != nil || !served {
 		return err == nil, err
 	}

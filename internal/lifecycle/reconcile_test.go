@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/flowcontrol"
@@ -28,6 +29,8 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/freeze"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/revision"
 )
@@ -81,14 +84,14 @@ func newReconciler(
 	clk := testingclock.NewFakeClock(time.Unix(1_700_000_000, 0))
 	return &reconciler{
 		client: c, live: c,
-		freeze: &freeze{client: c, own: "kuperator-system"},
+		freeze: &freeze.Namespaces{Cached: c, Suite: "kuperator-system"},
 		employers: &employers{
 			reader: c, discovery: servedKinds{}, clock: clk, limit: flowcontrol.NewTokenBucketPassiveRateLimiter(5, 10),
-			asking: map[string]bool{}, answers: map[string]answer{},
+			answers: cache.NewLRUExpireCacheWithClock(answersKept, clk),
 		},
 		deadlines: defaultDeadlines(),
 		timers:    newPhaseTimers(clk),
-		rules: &rules{client: c, mapper: mapper, newest: newRuleFreshness(c), clock: clk,
+		rules: &rules{client: c, kind: bootstrap.NewKind(mapper, ruleKind, clk), newest: newRuleFreshness(c),
 			compiled: map[types.UID]compiledRule{}},
 		writes: freshness.New(c, clk),
 		events: events.NewFakeRecorder(10),
@@ -269,15 +272,14 @@ func TestDiscoveryIsNotAskedForEveryPod(t *testing.T) {
 		require.NoError(t, err)
 	}
 	assert.Equal(t, 1, mapper.asked)
-	r.rules.known()
+	r.step(5 * time.Second)
+	_, err := reconcilePod(t, r)
+	require.NoError(t, err)
+	assert.Equal(t, 2, mapper.asked)
+	r.rules.kind.Known()
 	rules, err := r.rules.in(t.Context(), key.Namespace)
 	require.NoError(t, err)
 	assert.NotNil(t, rules, "whoever saw the kind appear is believed over an older no")
-	r.rules.served = false
-	r.clock.(*testingclock.FakeClock).Step(notServedFor)
-	_, err = reconcilePod(t, r)
-	require.NoError(t, err)
-	assert.Equal(t, 2, mapper.asked)
 }
 
 func TestRuleThatHasNotLookedYetHolds(t *testing.T) {

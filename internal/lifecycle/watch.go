@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -23,6 +21,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/bootstrap"
 )
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -67,17 +66,15 @@ func add(q queue, key types.NamespacedName, priority int) {
 	q.Add(request)
 }
 
+var ruleKind = appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind)
+
 // rules reads the PodTransitionRules of a namespace from the cache, compiled.
 type rules struct {
 	client client.Client
-	mapper meta.RESTMapper
+	kind   *bootstrap.Kind
 	newest *ruleFreshness
 
-	clock clock.PassiveClock
-
 	mu       sync.Mutex
-	served   bool
-	askedAt  time.Time // when discovery last said no
 	compiled map[types.UID]compiledRule
 }
 
@@ -87,15 +84,15 @@ type compiledRule struct {
 }
 
 func newRules(mgr ctrl.Manager) *rules {
-	return &rules{client: mgr.GetClient(), mapper: mgr.GetRESTMapper(), newest: newRuleFreshness(mgr.GetAPIReader()),
-		clock: clock.RealClock{}, compiled: map[types.UID]compiledRule{}}
+	return &rules{client: mgr.GetClient(), kind: bootstrap.NewKind(mgr.GetRESTMapper(), ruleKind, clock.RealClock{}),
+		newest: newRuleFreshness(mgr.GetAPIReader()), compiled: map[types.UID]compiledRule{}}
 }
 
 // in returns the rules of a namespace. Where the API server does not serve
 // PodTransitionRules there are none. Any other doubt is an error: a Pod must not
 // pass because we could not look.
 func (r *rules) in(ctx context.Context, namespace string) ([]podops.Rule, error) {
-	served, err := r.isServed()
+	served, _, err := r.kind.Served()
 	if err != nil || !served {
 		return nil, err
 	}
@@ -116,40 +113,6 @@ func (r *rules) in(ctx context.Context, namespace string) ([]podops.Rule, error)
 		out[i] = c.rule
 	}
 	return out, nil
-}
-
-// notServedFor is how long a no of discovery holds: the API server is not asked
-// for every Pod of a cluster that has no rules at all.
-const notServedFor = 5 * time.Second
-
-// isServed asks discovery until the answer is yes, and remembers that for good.
-func (r *rules) isServed() (bool, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.served {
-		return true, nil
-	}
-	if now := r.clock.Now(); now.Sub(r.askedAt) < notServedFor {
-		return false, nil
-	}
-	kind := appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind)
-	_, err := r.mapper.RESTMapping(kind.GroupKind(), kind.Version)
-	if meta.IsNoMatchError(err) {
-		r.askedAt = r.clock.Now()
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("asking whether the API server serves PodTransitionRules: %w", err)
-	}
-	r.served = true
-	return true, nil
-}
-
-// known records that PodTransitionRules are served, whatever discovery last returned.
-func (r *rules) known() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.served = true
 }
 
 func (r *rules) forget(uid types.UID) {
@@ -189,22 +152,30 @@ func (r *rules) source(mgr ctrl.Manager) source.Source {
 	})
 }
 
-// enqueueWaiting enqueues every Pod of the namespace that waits in a stage; of all
-// namespaces if it is "".
+// enqueueWaiting enqueues every Pod of the namespace that waits in a stage.
 func (r *rules) enqueueWaiting(ctx context.Context, namespace string, q queue) {
+	for _, pod := range r.waiting(ctx, namespace) {
+		q.Add(pod)
+	}
+}
+
+// waiting are the Pods of the namespace that wait in a stage; of all namespaces if it is "".
+func (r *rules) waiting(ctx context.Context, namespace string) []reconcile.Request {
 	var pods corev1.PodList
 	if err := r.client.List(ctx, &pods, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "listing the Pods that may pass now", "namespace", namespace)
-		return
+		return nil
 	}
+	var requests []reconcile.Request
 	for i := range pods.Items {
 		for _, o := range podops.Operations(podops.Read(&pods.Items[i])) {
 			if _, waits := podops.StageOfPhase(o.Phase); waits {
-				add(q, client.ObjectKeyFromObject(&pods.Items[i]), 0)
+				requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&pods.Items[i])})
 				break
 			}
 		}
 	}
+	return requests
 }
 
 // newlyGranted names the Pods with a grant that is new, covers something else, or was given again.

@@ -1,14 +1,14 @@
 package podtransitionrule
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -17,44 +17,25 @@ import (
 )
 
 const (
-	// notesAtOnce bounds what is handed over in one decision, and what lies ready to be written.
-	notesAtOnce = 64
+	// notesAtOnce bounds the Pods that one decision writes notes on, and notesTogether those that it writes at a time.
+	notesAtOnce, notesTogether = 64, 16
 	// noteAgain is when a note is written again that the cache does not show.
 	noteAgain = 10 * time.Second
 )
 
-// annotator writes on Pods what they wait for. It works beside the decisions, one write after the other: what does not
-// get written in time, or fails, comes again with a later decision.
-type annotator struct {
-	client client.Client
-	// after is how long something must hold a Pod up before it is written there. Zero means that nothing is.
-	after time.Duration
-	queue chan podNote
-}
-
-// podNote is one write: the annotations of a Pod to set, or to remove if "".
-type podNote struct {
-	pod     types.NamespacedName
-	uid     types.UID
-	changes map[string]string
-	// written is where the resourceVersion is left that the Pod has with them.
-	written *atomic.Pointer[string]
-}
-
 // waitingPod is what is remembered of a Pod that waits.
 type waitingPod struct {
 	texts map[string]waitingText // by annotation
-	asked time.Time              // when it was last handed over
-	// written is the Pod's resourceVersion after the last write of a note that the API server has confirmed; nil before
+	asked time.Time              // when a note was last written, or failed to be
+	// written is the Pod's resourceVersion after the last write of a note that the API server has confirmed; "" before
 	// there is one.
-	written atomic.Pointer[string]
+	written string
 }
 
 // isBehind reports whether the view of a Pod is of before the last note that was written there. After a restart of
 // the API server it may be for as long as a minute.
-func (h *waitingPod) isBehind(version string) bool {
-	written := h.written.Load()
-	return written != nil && freshness.Newer(*written, version)
+func (w *waitingPod) isBehind(version string) bool {
+	return w.written != "" && freshness.Newer(w.written, version)
 }
 
 type waitingText struct {
@@ -62,89 +43,101 @@ type waitingText struct {
 	since time.Time
 }
 
-func newAnnotator(c client.Client, after time.Duration) *annotator {
-	return &annotator{client: c, after: after, queue: make(chan podNote, notesAtOnce)}
-}
-
-// Start writes until ctx ends.
-func (a *annotator) Start(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case n := <-a.queue:
-			a.write(ctx, n)
+// annotate writes what is due of a decision's notes. No decision depends on them: what is too much for once, or fails,
+// comes again with a later one. It returns when to decide again for the rest, zero for never.
+func (r *reconciler) annotate(
+	ctx context.Context, name string, ns *namespace, notes []grants.Note,
+) (next time.Duration) {
+	now, remembered := r.clock.Now(), ns.waiting
+	ns.waiting = make(map[types.UID]*waitingPod, len(notes))
+	var writes errgroup.Group
+	writes.SetLimit(notesTogether)
+	begun := 0
+	for _, note := range notes {
+		w := remembered[note.PodUID]
+		if w == nil {
+			w = &waitingPod{texts: map[string]waitingText{}}
+		}
+		ns.waiting[note.PodUID] = w
+		changes := note.Differences(func(key, text string) bool {
+			wait := r.ripensIn(w, key, text, now)
+			next = grants.Soonest(next, max(wait, 0))
+			return wait == 0
+		})
+		switch again := noteAgain - now.Sub(w.asked); {
+		case len(changes) == 0:
+		case w.isBehind(note.PodVersion): // the event that shows it leads to the next decision
+		case !w.asked.IsZero() && again > 0:
+			next = grants.Soonest(next, again)
+		case begun == notesAtOnce:
+			next = grants.Soonest(next, time.Second)
+		default:
+			begun++
+			w.asked = now
+			writes.Go(func() error {
+				w.written = cmp.Or(r.writeNote(ctx, name, note, changes), w.written)
+				return nil
+			})
 		}
 	}
+	_ = writes.Wait() // they return no errors
+	return next
 }
 
-func (a *annotator) write(ctx context.Context, n podNote) {
-	annotations := make(map[string]any, len(n.changes))
-	for key, text := range n.changes {
+// writeNote sets annotations of a Pod, and removes those that are "". It returns the resourceVersion that the Pod has
+// with them, "" if they were not written.
+func (r *reconciler) writeNote(ctx context.Context, namespace string, n grants.Note, changes map[string]string) string {
+	annotations := make(map[string]any, len(changes))
+	for key, text := range changes {
 		annotations[key] = nil
 		if text != "" {
 			annotations[key] = text
 		}
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": n.uid, "annotations": annotations}})
-	pod := freshness.PodTarget(n.pod.Namespace, n.pod.Name)
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": n.PodUID, "annotations": annotations}})
+	pod := freshness.PodTarget(namespace, n.PodName)
 	if err == nil {
-		err = a.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch))
+		err = r.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch))
 	}
 	switch {
 	case err == nil:
-		n.written.Store(ptr.To(pod.ResourceVersion))
 		noteWrites.WithLabelValues("written").Inc()
+		return pod.ResourceVersion
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // gone, or another Pod by now
 		noteWrites.WithLabelValues("gone").Inc()
 	default:
 		noteWrites.WithLabelValues("failed").Inc()
-		ctrl.LoggerFrom(ctx).V(1).Info("a Pod was not annotated with what it waits for; trying again later", "pod", n.pod,
-			"answer", err.Error())
+		ctrl.LoggerFrom(ctx).V(1).Info("a Pod was not annotated with what it waits for; trying again later",
+			"pod", n.PodName, "answer", err.Error())
 	}
+	return ""
 }
 
-// pass hands over what is due of a decision's notes. It never waits. It returns when to decide again for the rest, zero
-// for never.
-func (a *annotator) pass(name string, ns *namespace, notes []grants.Note, now time.Time) (next time.Duration) {
-	remembered := ns.waiting
-	ns.waiting = make(map[types.UID]*waitingPod, len(notes))
-	handedOver := 0
-	for _, note := range notes {
-		h := remembered[note.PodUID]
-		if h == nil {
-			h = &waitingPod{texts: map[string]waitingText{}}
-		}
-		ns.waiting[note.PodUID] = h
-		changes := note.Differences(func(key, text string) bool {
-			wait := a.ripensIn(h, key, text, now)
-			next = grants.Soonest(next, max(wait, 0))
-			return wait == 0
-		})
-		switch again := noteAgain - now.Sub(h.asked); {
-		case len(changes) == 0:
-		case h.isBehind(note.PodVersion): // the event that shows it leads to the next decision
-		case !h.asked.IsZero() && again > 0:
-			next = grants.Soonest(next, again)
-		case handedOver < notesAtOnce &&
-			a.offer(podNote{types.NamespacedName{Namespace: name, Name: note.PodName}, note.PodUID, changes, &h.written}):
-			h.asked = now
-			handedOver++
-		default:
-			next = grants.Soonest(next, time.Second)
-		}
+// ripensIn is how long a text must still hold before it is written, zero if it has for long enough, -1 for never.
+func (r *reconciler) ripensIn(w *waitingPod, key, text string, now time.Time) time.Duration {
+	if r.annotateAfter == 0 {
+		return -1
 	}
-	return next
+	seen, has := w.texts[key]
+	if !has || seen.text != text {
+		seen = waitingText{text: text, since: now}
+		w.texts[key] = seen
+	}
+	return max(r.annotateAfter-now.Sub(seen.since), 0)
 }
 
 // sweep removes the notes that rules have left on Pods of a namespace that has no rule any more. It returns when to
-// look again, zero for never: what was on its way when the last rule went may be written after the first look.
+// look again, zero for never: a write of the leader before us, or one whose answer was lost, may take effect after the
+// first look.
 func (r *reconciler) sweep(ctx context.Context, name string, ns *namespace) (time.Duration, error) {
-	now, clean := r.clock.Now(), r.clean(name)
-	if clean.settled {
-		if r.freeze.gone(ctx, name) {
-			r.cleanNamespaces.Delete(name)
-		}
+	state, err := r.freeze.Of(ctx, name)
+	switch {
+	case err != nil:
+		return 0, err
+	case !state.Known: // it is gone, or its event leads here again
+		r.resting.Delete(name)
+		return 0, nil
+	case r.atRest(name):
 		return 0, nil
 	}
 	pods, err := r.pods(name, ns)
@@ -157,53 +150,17 @@ func (r *reconciler) sweep(ctx context.Context, name string, ns *namespace) (tim
 			s.Pods = append(s.Pods, pod)
 		}
 	}
-	notes := grants.Decide(s).Notes
-	if len(notes) > 0 {
-		r.cleanNamespaces.Delete(name)
-		return grants.Soonest(r.notes.pass(name, ns, notes, now), noteAgain), nil
+	if notes := grants.Decide(s).Notes; len(notes) > 0 {
+		ns.cleanSince = time.Time{}
+		return grants.Soonest(r.annotate(ctx, name, ns, notes), noteAgain), nil
 	}
-	if clean.since.IsZero() {
-		clean.since = now
+	now := r.clock.Now()
+	if ns.cleanSince.IsZero() {
+		ns.cleanSince = now
 	}
-	rest := noteAgain - now.Sub(clean.since)
-	clean.settled = rest <= 0
-	r.cleanNamespaces.Store(name, clean)
+	rest := noteAgain - now.Sub(ns.cleanSince)
+	if rest <= 0 {
+		r.resting.Store(name, true)
+	}
 	return max(rest, 0), nil
-}
-
-// cleanNamespace is a namespace without rules, on whose Pods there are no notes of rules.
-type cleanNamespace struct {
-	// since is when that was first seen.
-	since time.Time
-	// settled is true when no note can be on its way any more.
-	settled bool
-}
-
-// clean is what is remembered of a namespace without rules: the zero value if it had some, or notes, or was not seen.
-func (r *reconciler) clean(namespace string) cleanNamespace {
-	found, _ := r.cleanNamespaces.Load(namespace)
-	clean, _ := found.(cleanNamespace)
-	return clean
-}
-
-// ripensIn is how long a text must still hold before it is written, zero if it has for long enough, -1 for never.
-func (a *annotator) ripensIn(h *waitingPod, key, text string, now time.Time) time.Duration {
-	if a.after == 0 {
-		return -1
-	}
-	seen, has := h.texts[key]
-	if !has || seen.text != text {
-		seen = waitingText{text: text, since: now}
-		h.texts[key] = seen
-	}
-	return max(a.after-now.Sub(seen.since), 0)
-}
-
-func (a *annotator) offer(n podNote) bool {
-	select {
-	case a.queue <- n:
-		return true
-	default:
-		return false
-	}
 }

@@ -27,6 +27,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/freeze"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/ondemand"
@@ -134,20 +135,17 @@ func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap
 		writes: freshness.New(mgr.GetCache(), clock.RealClock{}),
 		events: mgr.GetEventRecorder(Name),
 		clock:  clock.RealClock{},
-		owners: newOwners(mgr.GetClient(), mgr.GetRESTMapper(), clock.RealClock{}),
+		owners: &owners{mgr.GetClient(), bootstrap.NewKind(mgr.GetRESTMapper(), collaSetKind, clock.RealClock{})},
 		asker:  asker,
-		freeze: freeze{client: mgr.GetClient(), home: o.LeaderElectNamespace, sees: o.Sees},
+		freeze: &freeze.Namespaces{Cached: mgr.GetClient(), Suite: o.LeaderElectNamespace, Sees: o.Sees},
 		nodes:  &nodes{client: mgr.GetClient()},
-		notes:  newAnnotator(mgr.GetClient(), f.annotateBlockedAfter),
 
-		figures: newFigures(),
+		annotateAfter: f.annotateBlockedAfter,
+		figures:       newFigures(),
 	}
 	gauges := newGauges(ctx, mgr.GetCache(), mgr.Elected(), r.figures)
 	if err := metric.Register(metric.RegistryOf(mgr), gauges); err != nil {
 		return err
-	}
-	if err := mgr.Add(r.notes); err != nil {
-		return fmt.Errorf("adding the annotator of Pods: %w", err)
 	}
 	c, err := builder.ControllerManagedBy(mgr).
 		Named(Name).
@@ -156,7 +154,7 @@ func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap
 		WatchesRawSource(ownerSource(mgr, &appsv1.ReplicaSet{})).
 		WatchesRawSource(ownerSource(mgr, &appsv1.StatefulSet{})).
 		WatchesRawSource(asker.Source()).
-		WatchesRawSource(r.freeze.source(mgr)).
+		WatchesRawSource(r.freeze.Source(mgr, r.concerned)).
 		WatchesRawSource(budgetSource(mgr)).
 		WithOptions(bootstrap.ControllerOptions(0)).
 		Build(r)
@@ -168,7 +166,7 @@ func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap
 		if err := c.Watch(ownerSource(mgr, &appsv1alpha1.CollaSet{})); err != nil {
 			return err
 		}
-		r.owners.watched.Store(true)
+		r.owners.collaSets.Known()
 		return nil
 	})
 }

@@ -4,23 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
-	"time"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	toolscache "k8s.io/client-go/tools/cache"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/bootstrap"
 	"kusionstack.io/kuperator/internal/drain"
+	"kusionstack.io/kuperator/internal/freeze"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 // observed is a namespace as the cache shows it. Its objects are the cache's own and must not be changed.
@@ -64,13 +63,15 @@ func (r *reconciler) snapshot(ctx context.Context, namespace string, o observed)
 	if err != nil {
 		return grants.Snapshot{}, err
 	}
-	s := grants.Snapshot{Rules: o.rules, Pods: o.pods, Owners: owners, Now: r.clock.Now()}
-	if s.Frozen, err = r.freeze.reason(ctx, namespace); err != nil {
+	state, err := r.freeze.Of(ctx, namespace)
+	if err != nil {
 		return grants.Snapshot{}, err
 	}
-	if s.GracefulDeletion, err = r.freeze.gracefulDeletion(ctx, namespace); err != nil {
-		return grants.Snapshot{}, err
+	if !state.Known {
+		return grants.Snapshot{}, errNamespaceUnknown
 	}
+	s := grants.Snapshot{Rules: o.rules, Pods: o.pods, Owners: owners, Now: r.clock.Now(), Frozen: frozen(state),
+		GracefulDeletion: state.GracefulDeletion}
 	if s.Nodes, err = r.nodes.labels(ctx, o.rules); err != nil {
 		return grants.Snapshot{}, err
 	}
@@ -80,29 +81,34 @@ func (r *reconciler) snapshot(ctx context.Context, namespace string, o observed)
 	return s, nil
 }
 
+// errNamespaceUnknown means that the cache does not have the Namespace, which may be frozen.
+var errNamespaceUnknown = errors.New("the cache does not have the namespace")
+
+// longestReason is how many bytes of a freeze's reason are shown.
+const longestReason = 256
+
+// frozen says why nothing may be taken out of service, "" if it may.
+func frozen(s freeze.State) string {
+	switch {
+	case !s.Frozen:
+		return ""
+	case strings.TrimSpace(s.Why) == "":
+		return "no reason given"
+	}
+	return shorten.Bytes(s.Why, longestReason)
+}
+
 var collaSetKind = appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind)
 
 // errCollaSetsUnknown means that CollaSets are served, but not in the cache yet.
 var errCollaSetsUnknown = errors.New("the cache of CollaSets is being filled")
 
-// askAgainAfter is how long a no of discovery holds.
-const askAgainAfter = 5 * time.Second
-
 // owners reads the desired replicas of the workloads of a namespace from the cache.
 type owners struct {
 	client client.Reader
-	mapper meta.RESTMapper
-	clock  clock.PassiveClock
-	// watched is set when the cache of CollaSets was started. Before that they are not asked for: where their CRD is
-	// missing, asking would wait for it.
-	watched atomic.Bool
-
-	mu       sync.Mutex
-	notKnown time.Time // when discovery last showed that there are no CollaSets
-}
-
-func newOwners(c client.Reader, mapper meta.RESTMapper, clk clock.PassiveClock) *owners {
-	return &owners{client: c, mapper: mapper, clock: clk}
+	// collaSets are known when their cache was started. Before that they are not listed: where their CRD is missing, that
+	// would wait for it.
+	collaSets *bootstrap.Kind
 }
 
 // in returns the workloads of a namespace that want Pods. Those that want none, or are being deleted, are left out:
@@ -125,11 +131,13 @@ func (w *owners) in(ctx context.Context, namespace string) ([]grants.Owner, erro
 	if err := w.client.List(ctx, &statefulSets, in...); err != nil {
 		return nil, fmt.Errorf("listing statefulsets: %w", err)
 	}
-	known, err := w.knowCollaSets()
-	if err != nil {
+	served, known, err := w.collaSets.Served()
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if known {
+	case served && !known: // without their desired replicas missing Pods would not be counted
+		return nil, errCollaSetsUnknown
+	case served:
 		if err := w.client.List(ctx, &collaSets, in...); err != nil {
 			return nil, fmt.Errorf("listing collasets: %w", err)
 		}
@@ -147,27 +155,4 @@ func (w *owners) in(ctx context.Context, namespace string) ([]grants.Owner, erro
 		add(o, ptr.Deref(o.Spec.Replicas, 0), drain.PolicyOf(o).Surges(), o.Spec.Template.Labels)
 	}
 	return all, nil
-}
-
-// knowCollaSets reports whether there are CollaSets to list. It is an error if there are, but the cache does not hold
-// them yet: without their desired replicas missing Pods would not be counted.
-func (w *owners) knowCollaSets() (bool, error) {
-	if w.watched.Load() {
-		return true, nil
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	now := w.clock.Now()
-	if !w.notKnown.IsZero() && now.Sub(w.notKnown) < askAgainAfter {
-		return false, nil
-	}
-	_, err := w.mapper.RESTMapping(collaSetKind.GroupKind(), collaSetKind.Version)
-	switch {
-	case meta.IsNoMatchError(err):
-		w.notKnown = now
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("asking whether the API server serves CollaSets: %w", err)
-	}
-	return false, errCollaSetsUnknown
 }

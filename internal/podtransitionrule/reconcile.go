@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/freeze"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking"
@@ -41,13 +42,14 @@ type reconciler struct {
 	clock  clock.PassiveClock
 	owners *owners
 	asker  *asking.Asker
-	freeze freeze
+	freeze *freeze.Namespaces
 	nodes  *nodes
-	notes  *annotator
 
-	figures         *figures
-	namespaces      sync.Map // name to *namespace; one worker at a time uses one
-	cleanNamespaces sync.Map // name of a namespace without rules and without notes to cleanNamespace
+	// annotateAfter is how long something must hold a Pod up before it is written there. Zero means that nothing is.
+	annotateAfter time.Duration
+	figures       *figures
+	namespaces    sync.Map // name to *namespace; one worker at a time uses one
+	resting       sync.Map // names of namespaces that are at rest
 }
 
 // namespace is what is remembered of a namespace between two decisions. Losing it costs a fresh read.
@@ -56,7 +58,9 @@ type namespace struct {
 	known   ownLedgers                // while the check is passed
 	next    time.Time                 // when the next decision may be made
 	waiting map[types.UID]*waitingPod
-	pods    podcache.Memo[grants.Pod]
+	// cleanSince is when the namespace was first seen to have neither rules nor notes of rules.
+	cleanSince time.Time
+	pods       podcache.Memo[grants.Pod]
 }
 
 // Reconcile decides on one namespace.
@@ -77,11 +81,13 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		wait, err := r.sweep(ctx, req.Name, ns)
 		r.forget(req.Name)
 		if wait > 0 {
-			r.namespace(req.Name).waiting = ns.waiting
+			again := r.namespace(req.Name)
+			again.waiting, again.cleanSince = ns.waiting, ns.cleanSince
 		}
 		return ctrl.Result{RequeueAfter: wait}, err
 	}
-	r.cleanNamespaces.Delete(req.Name)
+	r.resting.Delete(req.Name)
+	ns.cleanSince = time.Time{}
 	pods, err := r.pods(req.Name, ns)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -91,7 +97,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: wait}, err
 	}
 	snapshot, err := r.snapshot(ctx, req.Name, o)
-	if errors.Is(err, errCollaSetsUnknown) || apierrors.IsNotFound(err) { // a Namespace that the cache does not have yet
+	if errors.Is(err, errCollaSetsUnknown) || errors.Is(err, errNamespaceUnknown) {
 		return ctrl.Result{RequeueAfter: lookAgain}, nil
 	}
 	if err != nil {
@@ -105,9 +111,9 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.apply(ctx, req, ns, o, plan); err != nil {
 		return r.after(ctx, ns, err)
 	}
-	noteAgain := r.notes.pass(req.Name, ns, plan.Notes, r.clock.Now())
-	return ctrl.Result{RequeueAfter: grants.Soonest(grants.Soonest(plan.NextLook, askAgain), noteAgain)},
-		errors.Join(r.mirror(ctx, req.Name, plan.Budgets), r.release(ctx, rules))
+	err = errors.Join(r.mirror(ctx, req.Name, plan.Budgets), r.release(ctx, rules))
+	noteAgain := r.annotate(ctx, req.Name, ns, plan.Notes)
+	return ctrl.Result{RequeueAfter: grants.Soonest(grants.Soonest(plan.NextLook, askAgain), noteAgain)}, err
 }
 
 func (r *reconciler) decide(namespace string, s grants.Snapshot) grants.Plan {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -29,6 +30,8 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/freeze"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
@@ -50,62 +53,36 @@ func namespaceWith(name string, annotations ...string) *corev1.Namespace {
 	return ns
 }
 
-func TestWhetherANamespaceIsFrozen(t *testing.T) {
-	const one, all = podops.FreezeAnnotation, podops.FreezeClusterAnnotation
-	tests := map[string]struct {
-		namespaces []client.Object
-		want       string
-	}{
-		"by nothing": {[]client.Object{namespaceWith("web"), namespaceWith("home")}, ""},
-		"by itself": {[]client.Object{namespaceWith("web", one, "night"),
-			namespaceWith("home")}, "night"},
-		"with the cluster": {[]client.Object{namespaceWith("web", one, "night"),
-			namespaceWith("home", all, "incident")}, "incident"},
-		"without a reason": {[]client.Object{namespaceWith("web", one, " "), namespaceWith("home")},
-			"no reason given"},
-		"not by another namespace": {[]client.Object{namespaceWith("web"), namespaceWith("home", one, "x"),
-			namespaceWith("other", one, "x", all, "x")}, ""},
-		"not by the cluster's key on itself": {[]client.Object{namespaceWith("web", all, "x"),
-			namespaceWith("home")}, ""},
-		"where the suite's own namespace is not": {[]client.Object{namespaceWith("web", one, "night")}, "night"},
-		"a reason is shown in part if it is long": {[]client.Object{namespaceWith("web", one, strings.Repeat("n", 5000)),
-			namespaceWith("home")}, strings.Repeat("n", longestReason-3) + "..."},
-		"and not cut within a letter of its words": {[]client.Object{namespaceWith("web", one, "n"+strings.Repeat("ä", 200)),
-			namespaceWith("home")}, "n" + strings.Repeat("ä", 126) + "..."},
+func TestAReasonIsShownInPartIfItIsLong(t *testing.T) {
+	for why, want := range map[string]string{
+		"night":                        "night",
+		" ":                            "no reason given",
+		strings.Repeat("n", 5000):      strings.Repeat("n", longestReason-3) + "...",
+		"n" + strings.Repeat("ä", 200): "n" + strings.Repeat("ä", 126) + "...",
+	} {
+		assert.Equal(t, want, frozen(freeze.State{Known: true, Frozen: true, Why: why}))
 	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			why, err := freeze{client: fakeClient(t, interceptor.Funcs{}, tc.namespaces...),
-				home: "home"}.reason(t.Context(), "web")
-			require.NoError(t, err)
-			assert.Equal(t, tc.want, why)
-		})
-	}
-	t.Run("a namespace that the cache does not have is no no", func(t *testing.T) {
-		_, err := freeze{client: fakeClient(t, interceptor.Funcs{}, namespaceWith("home")),
-			home: "home"}.reason(t.Context(), "web")
-		require.True(t, apierrors.IsNotFound(err))
-	})
-	t.Run("an error is none either", func(t *testing.T) {
-		broken := interceptor.Funcs{Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object,
-			...client.GetOption) error {
-			return errors.New("no cache")
-		}}
-		_, err := freeze{client: fakeClient(t, broken), home: "home"}.reason(t.Context(), "web")
-		require.ErrorContains(t, err, "reading namespace home: no cache")
-	})
+	assert.Empty(t, frozen(freeze.State{Known: true}))
 }
 
-func TestNamespacesThatAreNotSeenAreNotDecidedAbout(t *testing.T) {
+func TestANamespaceIsConcernedByItsOwnAndAllByTheSuites(t *testing.T) {
 	rule := &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "r"}}
-	f := freeze{client: fakeClient(t, interceptor.Funcs{}, rule), home: "home",
-		sees: func(namespace string) bool { return namespace == "web" }}
-	assert.Equal(t, []reconcile.Request{request("web")}, f.concerned(t.Context(), namespaceWith("web")))
-	assert.Empty(t, f.concerned(t.Context(), namespaceWith("other")))
-	assert.Equal(t, []reconcile.Request{request("web")}, f.concerned(t.Context(), namespaceWith("home")),
-		"it freezes the cluster, seen or not")
-	f.sees = func(string) bool { return true }
-	assert.Equal(t, []reconcile.Request{request("other")}, f.concerned(t.Context(), namespaceWith("other")))
+	r := &reconciler{client: fakeClient(t, interceptor.Funcs{}, rule)}
+	assert.Equal(t, []reconcile.Request{request("other")}, r.concerned(t.Context(), "other"))
+	assert.Equal(t, []reconcile.Request{request("web")}, r.concerned(t.Context(), ""), "only those with rules")
+}
+
+func TestNothingIsDecidedInANamespaceThatTheCacheDoesNotHave(t *testing.T) {
+	c := fakeClient(t, interceptor.Funcs{}, namespaceWith("home"))
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(collaSetKind, meta.RESTScopeNamespace)
+	kind := bootstrap.NewKind(mapper, collaSetKind, clocktesting.NewFakePassiveClock(time.Unix(9, 0)))
+	r := &reconciler{client: c, owners: &owners{c, kind}, freeze: &freeze.Namespaces{Cached: c, Suite: "home"}}
+	_, err := r.snapshot(t.Context(), "web", observed{})
+	require.ErrorIs(t, err, errCollaSetsUnknown, "they are served, but not watched yet")
+	kind.Known()
+	_, err = r.snapshot(t.Context(), "web", observed{})
+	require.ErrorIs(t, err, errNamespaceUnknown)
 }
 
 func TestNodesAreWatchedWhenARuleNeedsThem(t *testing.T) {
@@ -251,81 +228,95 @@ func noteOf(i int, blocked, present map[string]string, stale ...string) grants.N
 		Present: present, Stale: stale}
 }
 
-func TestWhenAPodIsAnnotated(t *testing.T) {
-	now := time.Unix(1_700_000_000, 0)
-	taken := func(a *annotator) []podNote {
-		var all []podNote
-		for len(a.queue) > 0 {
-			n := <-a.queue
-			n.written = nil
-			all = append(all, n)
-		}
-		return all
+// annotating is a reconciler whose client keeps what is written on Pods, by their names, and gives them this version.
+func annotating(t *testing.T, after time.Duration, version string) (r *reconciler, taken func() map[string]string) {
+	t.Helper()
+	var mu sync.Mutex
+	written := map[string]string{}
+	c := fakeClient(t, interceptor.Funcs{Patch: func(_ context.Context, _ client.WithWatch, o client.Object,
+		p client.Patch, _ ...client.PatchOption) error {
+		data, err := p.Data(o)
+		mu.Lock()
+		defer mu.Unlock()
+		written[o.GetName()] += string(data)
+		o.SetResourceVersion(version)
+		return err
+	}})
+	clk := clocktesting.NewFakePassiveClock(time.Unix(1_700_000_000, 0))
+	return &reconciler{client: c, clock: clk, annotateAfter: after}, func() map[string]string {
+		defer func() { written = map[string]string{} }()
+		return written
 	}
+}
+
+func TestWhenAPodIsAnnotated(t *testing.T) {
 	blocked := []grants.Note{noteOf(0, map[string]string{"a": "no"}, nil)}
+	const half = 30 * time.Second
+	// at makes a pass so long after the start.
+	at := func(t *testing.T, r *reconciler, ns *namespace, after time.Duration, notes ...grants.Note) time.Duration {
+		r.clock.(*clocktesting.FakePassiveClock).SetTime(time.Unix(1_700_000_000, 0).Add(after))
+		return r.annotate(t.Context(), "ns", ns, notes)
+	}
 	t.Run("after a while of the same text, once", func(t *testing.T) {
-		a, ns := newAnnotator(nil, 30*time.Second), &namespace{}
-		assert.Equal(t, 30*time.Second, a.pass("ns", ns, blocked, now))
-		assert.Equal(t, 10*time.Second, a.pass("ns", ns, blocked, now.Add(20*time.Second)))
-		assert.Empty(t, taken(a))
-		a.pass("ns", ns, blocked, now.Add(30*time.Second))
-		assert.Equal(t, []podNote{{types.NamespacedName{Namespace: "ns", Name: "p0"}, "u0", map[string]string{"a": "no"},
-			nil}}, taken(a))
-		assert.Equal(t, 9*time.Second, a.pass("ns", ns, blocked, now.Add(31*time.Second)), "it is on its way")
-		assert.Empty(t, taken(a))
-		a.pass("ns", ns, blocked, now.Add(40*time.Second))
-		assert.Len(t, taken(a), 1, "it got lost")
-		assert.Zero(t, a.pass("ns", ns, []grants.Note{noteOf(0, map[string]string{"a": "no"}, map[string]string{"a": "no"})},
-			now.Add(60*time.Second)))
+		r, taken := annotating(t, half, "")
+		ns := &namespace{}
+		assert.Equal(t, half, at(t, r, ns, 0, blocked...))
+		assert.Equal(t, 10*time.Second, at(t, r, ns, 20*time.Second, blocked...))
+		assert.Empty(t, taken())
+		at(t, r, ns, half, blocked...)
+		assert.Equal(t, map[string]string{"p0": `{"metadata":{"annotations":{"a":"no"},"uid":"u0"}}`}, taken())
+		assert.Equal(t, 9*time.Second, at(t, r, ns, 31*time.Second, blocked...), "its answer may have been lost")
+		assert.Empty(t, taken())
+		at(t, r, ns, 40*time.Second, blocked...)
+		assert.Len(t, taken(), 1, "it got lost")
+		assert.Zero(t, at(t, r, ns, time.Minute, noteOf(0, map[string]string{"a": "no"}, map[string]string{"a": "no"})))
 	})
 	t.Run("not again while the cache is behind what was written", func(t *testing.T) {
-		a, ns := newAnnotator(nil, 30*time.Second), &namespace{}
-		seen := func(version string, after time.Duration) []podNote {
-			note := noteOf(0, map[string]string{"a": "no"}, nil)
+		r, taken := annotating(t, half, "7")
+		ns, note := &namespace{}, noteOf(0, map[string]string{"a": "no"}, nil)
+		seen := func(version string, after time.Duration) map[string]string {
 			note.PodVersion = version
-			a.pass("ns", ns, []grants.Note{note}, now.Add(after))
-			return taken(a)
+			at(t, r, ns, after, note)
+			return taken()
 		}
 		seen("5", 0)
-		require.Len(t, seen("5", 30*time.Second), 1)
-		ns.waiting["u0"].written.Store(ptr.To("7"))
+		require.Len(t, seen("5", half), 1)
 		require.Empty(t, seen("5", 2*time.Minute), "the watch is not back since the API server restarted")
 		require.Empty(t, seen("6", 2*time.Minute))
-		require.Len(t, seen("8", 2*time.Minute), 1, "somebody has removed it since")
+		require.Len(t, seen("8", 2*time.Minute), 1, "it was removed since")
 	})
-	t.Run("another text begins anew", func(t *testing.T) {
-		a, ns := newAnnotator(nil, 30*time.Second), &namespace{}
-		a.pass("ns", ns, blocked, now)
-		assert.Equal(t, 30*time.Second, a.pass("ns", ns, []grants.Note{noteOf(0, map[string]string{"a": "never"}, nil)},
-			now.Add(29*time.Second)))
-		a.pass("ns", ns, blocked, now.Add(30*time.Second))
-		assert.Empty(t, taken(a))
+	t.Run("another text begins again", func(t *testing.T) {
+		r, taken := annotating(t, half, "")
+		ns := &namespace{}
+		at(t, r, ns, 0, blocked...)
+		assert.Equal(t, half, at(t, r, ns, half-time.Second, noteOf(0, map[string]string{"a": "never"}, nil)))
+		at(t, r, ns, half, blocked...)
+		assert.Empty(t, taken())
 	})
-	t.Run("who did not wait for a moment begins anew", func(t *testing.T) {
-		a, ns := newAnnotator(nil, 30*time.Second), &namespace{}
-		a.pass("ns", ns, blocked, now)
-		a.pass("ns", ns, nil, now.Add(10*time.Second))
+	t.Run("what did not wait for a moment begins again", func(t *testing.T) {
+		r, _ := annotating(t, half, "")
+		ns := &namespace{}
+		at(t, r, ns, 0, blocked...)
+		at(t, r, ns, 10*time.Second)
 		assert.Empty(t, ns.waiting, "nothing is remembered of it")
-		assert.Equal(t, 30*time.Second, a.pass("ns", ns, blocked, now.Add(20*time.Second)))
+		assert.Equal(t, half, at(t, r, ns, 20*time.Second, blocked...))
 	})
 	t.Run("never with 0, but what is stale still goes", func(t *testing.T) {
-		a, ns := newAnnotator(nil, 0), &namespace{}
-		notes := []grants.Note{noteOf(0, map[string]string{"a": "no"}, nil),
-			noteOf(1, nil, map[string]string{"a": "old"}, "a")}
-		assert.Zero(t, a.pass("ns", ns, notes, now))
-		assert.Equal(t, []podNote{{types.NamespacedName{Namespace: "ns", Name: "p1"}, "u1", map[string]string{"a": ""}, nil}},
-			taken(a))
+		r, taken := annotating(t, 0, "")
+		assert.Zero(t, at(t, r, &namespace{}, 0, blocked[0], noteOf(1, nil, map[string]string{"a": "old"}, "a")))
+		assert.Equal(t, map[string]string{"p1": `{"metadata":{"annotations":{"a":null},"uid":"u1"}}`}, taken())
 	})
-	t.Run("many are written bit by bit, and nothing waits for them", func(t *testing.T) {
-		a, ns := newAnnotator(nil, 0), &namespace{}
+	t.Run("many are written bit by bit", func(t *testing.T) {
+		r, taken := annotating(t, 0, "")
+		ns := &namespace{}
 		var notes []grants.Note
 		for i := range 100 {
 			notes = append(notes, noteOf(i, nil, map[string]string{"a": "old"}, "a"))
 		}
-		assert.Equal(t, time.Second, a.pass("ns", ns, notes, now))
-		assert.Len(t, taken(a), notesAtOnce)
-		a.pass("ns", ns, notes, now.Add(time.Second))
-		assert.Len(t, taken(a), 100-notesAtOnce)
+		assert.Equal(t, time.Second, at(t, r, ns, 0, notes...))
+		assert.Len(t, taken(), notesAtOnce)
+		at(t, r, ns, time.Second, notes...)
+		assert.Len(t, taken(), 100-notesAtOnce)
 	})
 }
 
@@ -354,8 +345,7 @@ func TestNotesOfANamespaceWithoutRulesAreSwept(t *testing.T) {
 	clk := clocktesting.NewFakePassiveClock(time.Unix(1_700_000_000, 0))
 	c := fakeClient(t, interceptor.Funcs{}, namespaceWith("ns"), pod("a", map[string]string{key: "old", "other": "kept"}),
 		pod("b", map[string]string{"other": "kept"}))
-	r, ns := &reconciler{client: c, cached: listed{t, c}, freeze: freeze{client: c}, clock: clk,
-		notes: newAnnotator(c, 0)}, &namespace{}
+	r, ns := &reconciler{client: c, cached: listed{t, c}, freeze: &freeze.Namespaces{Cached: c}, clock: clk}, &namespace{}
 	sweep := func(later time.Duration) time.Duration {
 		clk.SetTime(clk.Now().Add(later))
 		wait, err := r.sweep(t.Context(), "ns", ns)
@@ -363,56 +353,41 @@ func TestNotesOfANamespaceWithoutRulesAreSwept(t *testing.T) {
 		return wait
 	}
 	require.Equal(t, noteAgain, sweep(0))
-	require.Len(t, r.notes.queue, 1)
-	require.Equal(t, noteAgain-time.Second, sweep(time.Second))
-	require.Len(t, r.notes.queue, 1, "it is on its way")
-	r.notes.write(t.Context(), <-r.notes.queue)
-	require.Equal(t, noteAgain, sweep(time.Second), "another may have been on its way")
+	left := &corev1.Pod{}
+	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "a"}, left))
+	require.Equal(t, map[string]string{"other": "kept"}, left.Annotations)
+	require.Equal(t, noteAgain, sweep(time.Second), "one of the leader before may be on its way")
 	require.Equal(t, noteAgain-time.Second, sweep(time.Second))
 	require.False(t, r.atRest("ns"), "Pods that change are looked at as long as notes may come")
 	require.Zero(t, sweep(noteAgain))
 	require.True(t, r.atRest("ns"), "from here on Pods enqueue nothing")
 	require.False(t, r.atRest("elsewhere"))
-	require.NoError(t, c.Update(t.Context(), pod("b", map[string]string{key: "by somebody else"})))
+	require.NoError(t, c.Update(t.Context(), pod("b", map[string]string{key: "by another"})))
 	require.Zero(t, sweep(time.Second))
-	require.Empty(t, r.notes.queue, "nobody looks again")
+	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "b"}, left))
+	require.Contains(t, left.Annotations, key, "it is not looked at again")
 	require.NoError(t, c.Delete(t.Context(), namespaceWith("ns")))
 	require.Zero(t, sweep(time.Second))
-	_, remembered := r.cleanNamespaces.Load("ns")
-	require.False(t, remembered, "nothing is remembered of a namespace that is gone")
+	require.False(t, r.atRest("ns"), "nothing is remembered of a namespace that is gone")
 }
 
-func TestAnnotating(t *testing.T) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u",
-		Annotations: map[string]string{"a": "old", "b": "kept"}}}
-	n := podNote{types.NamespacedName{Namespace: "ns", Name: "p"}, "u", map[string]string{"a": "", "c": "new"},
-		&atomic.Pointer[string]{}}
-	var patches []string
-	fails := error(nil)
-	c := fakeClient(t, interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, o client.Object,
-		p client.Patch, opts ...client.PatchOption) error {
-		data, err := p.Data(o)
-		require.NoError(t, err)
-		patches = append(patches, string(data))
-		if fails != nil {
-			return fails
-		}
-		return c.Patch(ctx, o, p, opts...)
-	}}, pod)
-	a := newAnnotator(c, time.Second)
-	a.write(t.Context(), n)
-	require.Equal(t, []string{`{"metadata":{"annotations":{"a":null,"c":"new"},"uid":"u"}}`}, patches)
-	fresh := &corev1.Pod{}
-	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(pod), fresh))
-	require.Equal(t, map[string]string{"b": "kept", "c": "new"}, fresh.Annotations)
-	fails = errors.New("no right")
-	a.write(t.Context(), n) // the error has no consequences
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- a.Start(ctx) }()
-	a.queue <- n
-	cancel()
-	require.NoError(t, <-ended)
+func TestANoteThatIsNotWrittenHasNoConsequences(t *testing.T) {
+	for name, fails := range map[string]error{
+		"refused": errors.New("no right"),
+		"gone":    apierrors.NewNotFound(corev1.Resource("pods"), "p"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := fakeClient(t, interceptor.Funcs{Patch: func(context.Context, client.WithWatch, client.Object, client.Patch,
+				...client.PatchOption) error {
+				return fails
+			}})
+			r, ns := &reconciler{client: c, clock: clocktesting.NewFakePassiveClock(time.Unix(1, 0))}, &namespace{}
+			stale := []grants.Note{noteOf(0, nil, map[string]string{"a": "old"}, "a")}
+			require.Zero(t, r.annotate(t.Context(), "ns", ns, stale))
+			require.Empty(t, ns.waiting["u0"].written)
+			require.Equal(t, noteAgain, r.annotate(t.Context(), "ns", ns, stale), "it is tried again")
+		})
+	}
 }
 
 func TestTheNextDecisionWaitsForTheInterval(t *testing.T) {
