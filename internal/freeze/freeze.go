@@ -5,6 +5,7 @@ package freeze
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/bootstrap"
 )
 
 // Namespaces reads what holds in namespaces.
@@ -101,15 +103,15 @@ func (n *Namespaces) concerned(in func(context.Context, string) []reconcile.Requ
 	}
 }
 
+// IsRead reports whether an annotation of Namespaces is read here, so that a cache has to keep it.
+func IsRead(annotation string) bool {
+	return annotation == podops.FreezeAnnotation || annotation == podops.FreezeClusterAnnotation
+}
+
 // changed reports whether a Namespace changed in what is read of it.
 func changed(before, after client.Object) bool {
-	b, a := before.GetAnnotations(), after.GetAnnotations()
-	for _, key := range []string{podops.FreezeAnnotation, podops.FreezeClusterAnnotation} {
-		was, had := b[key]
-		is, has := a[key]
-		if was != is || had != has {
-			return true
-		}
-	}
-	return before.GetLabels()[podops.GracefulDeletionLabel] != after.GetLabels()[podops.GracefulDeletionLabel]
+	was := bootstrap.OnlyAnnotations(before.GetAnnotations(), IsRead)
+	is := bootstrap.OnlyAnnotations(after.GetAnnotations(), IsRead)
+	return !maps.Equal(was, is) ||
+		before.GetLabels()[podops.GracefulDeletionLabel] != after.GetLabels()[podops.GracefulDeletionLabel]
 }

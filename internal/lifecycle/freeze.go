@@ -7,7 +7,7 @@ import (
 	"kusionstack.io/kuperator/internal/freeze"
 )
 
-// frozen says why nothing in the namespace may be taken out of service; "" if it may.
+// frozen is why nothing in the namespace may be taken out of service; "" if it may.
 func frozen(suite, namespace string, s freeze.State) string {
 	switch {
 	case !s.Known: // its event wakes the Pods that wait

@@ -87,7 +87,7 @@ var errNamespaceUnknown = errors.New("the cache does not have the namespace")
 // longestReason is how many bytes of a freeze's reason are shown.
 const longestReason = 256
 
-// frozen says why nothing may be taken out of service, "" if it may.
+// frozen is why nothing may be taken out of service, "" if it may.
 func frozen(s freeze.State) string {
 	switch {
 	case !s.Frozen:

@@ -22,6 +22,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/freeze"
 )
 
 // strip keeps of every object what a decision reads. Never write such a Pod or workload back.
@@ -43,8 +44,7 @@ func strip(object any) (any, error) {
 		return kept, nil
 	case *metav1.PartialObjectMetadata: // nodes and namespaces
 		kept := &metav1.PartialObjectMetadata{TypeMeta: o.TypeMeta, ObjectMeta: stripMeta(&o.ObjectMeta)}
-		kept.Annotations = bootstrap.OnlyAnnotations(o.Annotations,
-			func(key string) bool { return key == podops.FreezeAnnotation || key == podops.FreezeClusterAnnotation })
+		kept.Annotations = bootstrap.OnlyAnnotations(o.Annotations, freeze.IsRead)
 		return kept, nil
 	case *appsv1alpha1.CollaSet:
 		kept := &appsv1alpha1.CollaSet{ObjectMeta: stripMeta(&o.ObjectMeta)}

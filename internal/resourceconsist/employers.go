@@ -197,7 +197,7 @@ func (c *podController) employer(object client.Object) *employer {
 }
 
 // prepared reports whether the employer stays until its Pods are deregistered, and its own resource is there. That may
-// change with what is known besides its object: whoever changes that wakes its Pods.
+// change with what is known besides its object; the code that changes that wakes its Pods.
 func (c *podController) prepared(e *employer) bool {
 	return controllerutil.ContainsFinalizer(e.object, api.CleanFinalizer) && c.recorded(e) &&
 		c.made(e.object, e.selectors)

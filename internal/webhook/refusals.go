@@ -22,9 +22,9 @@ type evictor struct {
 }
 
 // refusals remembers which Pod a user was refused to evict of late. An Eviction names no UID, and kubectl drain repeats
-// it without looking: once the Pod is gone and another has its name (a StatefulSet's, for example), the repetition would
-// take that one out of service as well. It is a memory of one process; the API server as a rule asks the same process
-// again.
+// it without looking: once the Pod is gone and another has its name (a StatefulSet's, for example), the repetition
+// would take that one out of service as well. It is a memory of one process; the API server as a rule asks the same
+// process again.
 type refusals struct {
 	uids *cache.LRUExpireCache // by evictor
 }

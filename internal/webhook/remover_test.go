@@ -37,9 +37,9 @@ import (
 
 // testHandlers are all handlers on an empty cluster.
 func testHandlers() map[string]admission.HandlerFunc {
-	nobody, clk := fake.NewFakeClient(), clocktesting.NewFakePassiveClock(time.Unix(1, 0))
-	return handlers(&podMutator{services: nobody},
-		&remover{namespaces: nobody, live: nobody, writer: nobody, clock: clk, refusals: newRefusals(clk)},
+	none, clk := fake.NewFakeClient(), clocktesting.NewFakePassiveClock(time.Unix(1, 0))
+	return handlers(&podMutator{services: none},
+		&remover{namespaces: none, live: none, writer: none, clock: clk, refusals: newRefusals(clk)},
 		&forecaster{serverCan: newest})
 }
 
