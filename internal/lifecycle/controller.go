@@ -24,6 +24,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/freeze"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/podcache"
@@ -120,7 +121,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, waits wai
 		client:    mgr.GetClient(),
 		live:      mgr.GetAPIReader(),
 		rules:     rules,
-		freeze:    &freeze{client: mgr.GetClient(), own: o.LeaderElectNamespace, sees: o.Sees},
+		freeze:    &freeze.Namespaces{Cached: mgr.GetClient(), Suite: o.LeaderElectNamespace, Sees: o.Sees},
 		employers: employers,
 		deadlines: waits.deadlines,
 		patience:  waits.patience, notAwaited: waits.notAwaited(),
@@ -135,7 +136,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, waits wai
 	c, err := builder.ControllerManagedBy(mgr).
 		Named(Name).
 		WatchesRawSource(podSource(mgr, r.gone, predicate.ResourceVersionChangedPredicate{})).
-		WatchesRawSource(r.freeze.source(mgr, rules.enqueueWaiting)).
+		WatchesRawSource(r.freeze.Source(mgr, rules.waiting)).
 		WithOptions(bootstrap.ControllerOptions(0)).
 		Build(r)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/clock"
@@ -55,8 +56,7 @@ type employers struct {
 	limit     flowcontrol.PassiveRateLimiter
 
 	mu      sync.Mutex
-	asking  map[string]bool
-	answers map[string]answer
+	answers *cache.LRUExpireCache // by key of the employer, nil while it is looked up
 	kinds   map[string][]schema.GroupVersionKind
 	kindsAt time.Time
 	// kindsFailed is true if discovery did not tell of every group.
@@ -67,7 +67,6 @@ type employers struct {
 // otherwise it wants the Pods that one of the selectors matches, of which there is
 // none if it does not exist.
 type answer struct {
-	at            time.Time
 	selectors     []labels.Selector
 	unknownReason string
 }
@@ -79,8 +78,8 @@ func newEmployers(mgr ctrl.Manager, clk clock.Clock) (*employers, error) {
 	}
 	return &employers{
 		reader: mgr.GetAPIReader(), discovery: d, clock: clk,
-		limit:  flowcontrol.NewTokenBucketPassiveRateLimiter(5, 10),
-		asking: map[string]bool{}, answers: map[string]answer{},
+		limit:   flowcontrol.NewTokenBucketPassiveRateLimiter(5, 10),
+		answers: cache.NewLRUExpireCacheWithClock(answersKept, clk),
 	}, nil
 }
 
@@ -107,31 +106,23 @@ func (e *employers) released(
 
 // answer returns what is known of the employer, and asks if that is too old.
 func (e *employers) answer(ctx context.Context, key string) (answer, time.Duration) {
-	now := e.clock.Now()
 	e.mu.Lock()
-	if a, ok := e.answers[key]; ok && now.Sub(a.at) < answerFor {
-		e.mu.Unlock()
+	known, isKnown := e.answers.Get(key)
+	asks := !isKnown && e.limit.TryAccept()
+	if asks {
+		e.answers.Add(key, nil, lookUpWithin)
+	}
+	e.mu.Unlock()
+	if a, isAnswer := known.(answer); isAnswer {
 		return a, 0
 	}
-	if e.asking[key] || !e.limit.TryAccept() {
-		e.mu.Unlock()
+	if !asks {
 		return answer{}, askAgain
 	}
-	e.asking[key] = true
-	e.mu.Unlock()
-
 	ctx, cancel := context.WithTimeout(ctx, lookUpWithin)
 	defer cancel()
 	a := e.lookUp(ctx, key)
-	a.at = now
-
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.asking, key)
-	if len(e.answers) >= answersKept {
-		clear(e.answers)
-	}
-	e.answers[key] = a
+	e.answers.Add(key, a, answerFor)
 	return a, 0
 }
 

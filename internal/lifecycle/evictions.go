@@ -25,6 +25,7 @@ import (
 	"kusionstack.io/kuperator/internal/drain"
 	"kusionstack.io/kuperator/internal/drain/evicted"
 	"kusionstack.io/kuperator/internal/failures"
+	"kusionstack.io/kuperator/internal/freeze"
 )
 
 // evictionLook is how often a Pod is looked at while it is our turn in an Eviction: not all that it waits for is
@@ -42,7 +43,7 @@ type responder struct {
 	// live reads past the cache.
 	live   client.Reader
 	rules  *rules
-	freeze *freeze
+	freeze *freeze.Namespaces
 	// patience is how long rules may hold a Pod before the next responder gets the turn; zero for ever.
 	patience time.Duration
 	clock    clock.PassiveClock
@@ -237,17 +238,13 @@ func (r *responder) read(ctx context.Context, pod *corev1.Pod) (drain.Request, e
 	if err != nil {
 		return drain.Request{}, err
 	}
-	namespace := namespaceMetadata()
-	err = r.client.Get(ctx, client.ObjectKey{Name: pod.Namespace}, namespace)
-	if client.IgnoreNotFound(err) != nil {
-		return drain.Request{}, fmt.Errorf("reading Namespace %s: %w", pod.Namespace, err)
-	}
-	frozen, err := r.freeze.why(ctx, pod.Namespace)
+	state, err := r.freeze.Of(ctx, pod.Namespace)
 	if err != nil {
 		return drain.Request{}, err
 	}
-	return drain.Request{Facts: facts, Pod: podops.Read(pod), Rules: rules, Frozen: frozen, Patience: r.patience,
-		Now: r.clock.Now(), NamespaceLabel: namespace.Labels[podops.GracefulDeletionLabel]}, nil
+	return drain.Request{Facts: facts, Pod: podops.Read(pod), Rules: rules,
+		Frozen: frozen(r.freeze.Suite, pod.Namespace, state), Patience: r.patience, Now: r.clock.Now(),
+		NamespaceLabel: state.GracefulDeletion}, nil
 }
 
 // answer writes our part of the status of an Eviction, if it is to change. What the API server refuses is not insisted

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/freeze"
 	"kusionstack.io/kuperator/internal/metric"
 )
 
@@ -206,26 +207,25 @@ func (a *phaseTimers) Collect(out chan<- prometheus.Metric) {
 }
 
 // newFreezes publishes what is frozen, from the annotations of Namespaces.
-func newFreezes(ctx context.Context, f *freeze, elected <-chan struct{}) prometheus.Collector {
+func newFreezes(ctx context.Context, f *freeze.Namespaces, elected <-chan struct{}) prometheus.Collector {
 	list := &metav1.PartialObjectMetadataList{}
 	list.APIVersion, list.Kind = "v1", "NamespaceList"
 	return &metric.Objects[*metav1.PartialObjectMetadataList]{
-		Process: ctx, Cached: f.client, Elected: elected, List: list, Publish: f.publish,
+		Process: ctx, Cached: f.Cached, Elected: elected, List: list,
 		Descs: []*prometheus.Desc{frozenDesc, clusterFrozenDesc},
+		Publish: func(out chan<- prometheus.Metric, list *metav1.PartialObjectMetadataList) {
+			cluster, namespaces := 0, 0
+			for i := range list.Items {
+				n := &list.Items[i]
+				if _, frozen := n.Annotations[podops.FreezeClusterAnnotation]; frozen && n.Name == f.Suite {
+					cluster = 1
+				}
+				if _, frozen := n.Annotations[podops.FreezeAnnotation]; frozen {
+					namespaces++
+				}
+			}
+			metric.Send(out, clusterFrozenDesc, cluster)
+			metric.Send(out, frozenDesc, namespaces)
+		},
 	}
-}
-
-func (f *freeze) publish(out chan<- prometheus.Metric, list *metav1.PartialObjectMetadataList) {
-	cluster, namespaces := 0, 0
-	for i := range list.Items {
-		n := &list.Items[i]
-		if _, frozen := n.Annotations[podops.FreezeClusterAnnotation]; frozen && n.Name == f.own {
-			cluster = 1
-		}
-		if _, frozen := n.Annotations[podops.FreezeAnnotation]; frozen {
-			namespaces++
-		}
-	}
-	metric.Send(out, clusterFrozenDesc, cluster)
-	metric.Send(out, frozenDesc, namespaces)
 }

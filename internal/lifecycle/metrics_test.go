@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/freeze"
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/testkit/gathered"
 )
@@ -89,7 +90,7 @@ func TestFreezesAreCounted(t *testing.T) {
 	elected := make(chan struct{})
 	c := fake.NewClientBuilder().WithObjects(frozen, own,
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "b"}}).Build()
-	f := newFreezes(t.Context(), &freeze{client: c, own: own.Name}, elected)
+	f := newFreezes(t.Context(), &freeze.Namespaces{Cached: c, Suite: own.Name}, elected)
 	assert.Empty(t, gathered.Lines(t, f), "a standby does not count")
 	close(elected)
 	assert.Equal(t, []string{"kuperator_lifecycle_cluster_frozen{} 1", "kuperator_lifecycle_frozen_namespaces{} 1"},

@@ -19,6 +19,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/freeze"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/lifecycle/podphase"
 	"kusionstack.io/kuperator/internal/revision"
@@ -38,7 +39,7 @@ type reconciler struct {
 	// live reads past the cache.
 	live      client.Reader
 	rules     *rules
-	freeze    *freeze
+	freeze    *freeze.Namespaces
 	employers *employers
 	deadlines podops.Deadlines
 	// patience is how long operations wait for a cooperator that does not hold a Ready Pod; zero for ever.
@@ -138,9 +139,11 @@ func (r *reconciler) observe(ctx context.Context, pod *corev1.Pod) (podphase.Sna
 		return s, err
 	}
 	if mayAskToGoOut(s.Pod) {
-		if s.Frozen, err = r.freeze.why(ctx, pod.Namespace); err != nil {
+		state, err := r.freeze.Of(ctx, pod.Namespace)
+		if err != nil {
 			return s, err
 		}
+		s.Frozen = frozen(r.freeze.Suite, pod.Namespace, state)
 	}
 	s.Since = r.timers.observe(pod, s.Pod)
 	s.MissingSince, s.Employers = r.timers.missing(key)

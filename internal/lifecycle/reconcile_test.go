@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/flowcontrol"
@@ -28,6 +29,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/freeze"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/revision"
 )
@@ -81,10 +83,10 @@ func newReconciler(
 	clk := testingclock.NewFakeClock(time.Unix(1_700_000_000, 0))
 	return &reconciler{
 		client: c, live: c,
-		freeze: &freeze{client: c, own: "kuperator-system"},
+		freeze: &freeze.Namespaces{Cached: c, Suite: "kuperator-system"},
 		employers: &employers{
 			reader: c, discovery: servedKinds{}, clock: clk, limit: flowcontrol.NewTokenBucketPassiveRateLimiter(5, 10),
-			asking: map[string]bool{}, answers: map[string]answer{},
+			answers: cache.NewLRUExpireCacheWithClock(answersKept, clk),
 		},
 		deadlines: defaultDeadlines(),
 		timers:    newPhaseTimers(clk),

@@ -189,22 +189,30 @@ func (r *rules) source(mgr ctrl.Manager) source.Source {
 	})
 }
 
-// enqueueWaiting enqueues every Pod of the namespace that waits in a stage; of all
-// namespaces if it is "".
+// enqueueWaiting enqueues every Pod of the namespace that waits in a stage.
 func (r *rules) enqueueWaiting(ctx context.Context, namespace string, q queue) {
+	for _, pod := range r.waiting(ctx, namespace) {
+		q.Add(pod)
+	}
+}
+
+// waiting are the Pods of the namespace that wait in a stage; of all namespaces if it is "".
+func (r *rules) waiting(ctx context.Context, namespace string) []reconcile.Request {
 	var pods corev1.PodList
 	if err := r.client.List(ctx, &pods, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "listing the Pods that may pass now", "namespace", namespace)
-		return
+		return nil
 	}
+	var requests []reconcile.Request
 	for i := range pods.Items {
 		for _, o := range podops.Operations(podops.Read(&pods.Items[i])) {
 			if _, waits := podops.StageOfPhase(o.Phase); waits {
-				add(q, client.ObjectKeyFromObject(&pods.Items[i]), 0)
+				requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&pods.Items[i])})
 				break
 			}
 		}
 	}
+	return requests
 }
 
 // newlyGranted names the Pods with a grant that is new, covers something else, or was given again.

@@ -142,7 +142,7 @@ func (a *annotator) pass(name string, ns *namespace, notes []grants.Note, now ti
 func (r *reconciler) sweep(ctx context.Context, name string, ns *namespace) (time.Duration, error) {
 	now, clean := r.clock.Now(), r.clean(name)
 	if clean.settled {
-		if r.freeze.gone(ctx, name) {
+		if state, err := r.freeze.Of(ctx, name); err == nil && !state.Known {
 			r.cleanNamespaces.Delete(name)
 		}
 		return 0, nil

@@ -26,6 +26,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/freeze"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/ondemand"
@@ -134,7 +135,7 @@ func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap
 		clock:  clock.RealClock{},
 		owners: newOwners(mgr.GetClient(), mgr.GetRESTMapper(), clock.RealClock{}),
 		asker:  asker,
-		freeze: freeze{client: mgr.GetClient(), home: o.LeaderElectNamespace, sees: o.Sees},
+		freeze: &freeze.Namespaces{Cached: mgr.GetClient(), Suite: o.LeaderElectNamespace, Sees: o.Sees},
 		nodes:  &nodes{client: mgr.GetClient()},
 		notes:  newAnnotator(mgr.GetClient(), f.annotateBlockedAfter),
 
@@ -154,7 +155,7 @@ func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap
 		WatchesRawSource(ownerSource(mgr, &appsv1.ReplicaSet{})).
 		WatchesRawSource(ownerSource(mgr, &appsv1.StatefulSet{})).
 		WatchesRawSource(asker.Source()).
-		WatchesRawSource(r.freeze.source(mgr)).
+		WatchesRawSource(r.freeze.Source(mgr, r.concerned)).
 		WatchesRawSource(budgetSource(mgr)).
 		WithOptions(bootstrap.ControllerOptions(0)).
 		Build(r)

@@ -77,7 +77,9 @@ func (n *nodes) source(mgr ctrl.Manager) source.Source {
 			return grants.UsesTopology([]*appsv1alpha1.PodTransitionRule{r})
 		})
 	}
-	return sourceOf(mgr, partial(nodeKind), enqueue, func(before, after client.Object) bool {
+	node := &metav1.PartialObjectMetadata{}
+	node.SetGroupVersionKind(nodeKind)
+	return sourceOf(mgr, node, enqueue, func(before, after client.Object) bool {
 		return !maps.Equal(before.GetLabels(), after.GetLabels())
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,8 +20,10 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/drain"
+	"kusionstack.io/kuperator/internal/freeze"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 // observed is a namespace as the cache shows it. Its objects are the cache's own and must not be changed.
@@ -64,13 +67,15 @@ func (r *reconciler) snapshot(ctx context.Context, namespace string, o observed)
 	if err != nil {
 		return grants.Snapshot{}, err
 	}
-	s := grants.Snapshot{Rules: o.rules, Pods: o.pods, Owners: owners, Now: r.clock.Now()}
-	if s.Frozen, err = r.freeze.reason(ctx, namespace); err != nil {
+	state, err := r.freeze.Of(ctx, namespace)
+	if err != nil {
 		return grants.Snapshot{}, err
 	}
-	if s.GracefulDeletion, err = r.freeze.gracefulDeletion(ctx, namespace); err != nil {
-		return grants.Snapshot{}, err
+	if !state.Known {
+		return grants.Snapshot{}, errNamespaceUnknown
 	}
+	s := grants.Snapshot{Rules: o.rules, Pods: o.pods, Owners: owners, Now: r.clock.Now(), Frozen: frozen(state),
+		GracefulDeletion: state.GracefulDeletion}
 	if s.Nodes, err = r.nodes.labels(ctx, o.rules); err != nil {
 		return grants.Snapshot{}, err
 	}
@@ -78,6 +83,23 @@ func (r *reconciler) snapshot(ctx context.Context, namespace string, o observed)
 		return grants.Snapshot{}, err
 	}
 	return s, nil
+}
+
+// errNamespaceUnknown means that the cache does not have the Namespace, which may be frozen.
+var errNamespaceUnknown = errors.New("the cache does not have the namespace")
+
+// longestReason is how many bytes of a freeze's reason are shown.
+const longestReason = 256
+
+// frozen says why nothing may be taken out of service, "" if it may.
+func frozen(s freeze.State) string {
+	switch {
+	case !s.Frozen:
+		return ""
+	case strings.TrimSpace(s.Why) == "":
+		return "no reason given"
+	}
+	return shorten.Bytes(s.Why, longestReason)
 }
 
 var collaSetKind = appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind)

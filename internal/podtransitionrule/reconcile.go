@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/freeze"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking"
@@ -41,7 +42,7 @@ type reconciler struct {
 	clock  clock.PassiveClock
 	owners *owners
 	asker  *asking.Asker
-	freeze freeze
+	freeze *freeze.Namespaces
 	nodes  *nodes
 	notes  *annotator
 
@@ -91,7 +92,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: wait}, err
 	}
 	snapshot, err := r.snapshot(ctx, req.Name, o)
-	if errors.Is(err, errCollaSetsUnknown) || apierrors.IsNotFound(err) { // a Namespace that the cache does not have yet
+	if errors.Is(err, errCollaSetsUnknown) || errors.Is(err, errNamespaceUnknown) {
 		return ctrl.Result{RequeueAfter: lookAgain}, nil
 	}
 	if err != nil {

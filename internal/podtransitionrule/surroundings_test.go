@@ -29,6 +29,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/freeze"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
@@ -50,62 +51,32 @@ func namespaceWith(name string, annotations ...string) *corev1.Namespace {
 	return ns
 }
 
-func TestWhetherANamespaceIsFrozen(t *testing.T) {
-	const one, all = podops.FreezeAnnotation, podops.FreezeClusterAnnotation
-	tests := map[string]struct {
-		namespaces []client.Object
-		want       string
-	}{
-		"by nothing": {[]client.Object{namespaceWith("web"), namespaceWith("home")}, ""},
-		"by itself": {[]client.Object{namespaceWith("web", one, "night"),
-			namespaceWith("home")}, "night"},
-		"with the cluster": {[]client.Object{namespaceWith("web", one, "night"),
-			namespaceWith("home", all, "incident")}, "incident"},
-		"without a reason": {[]client.Object{namespaceWith("web", one, " "), namespaceWith("home")},
-			"no reason given"},
-		"not by another namespace": {[]client.Object{namespaceWith("web"), namespaceWith("home", one, "x"),
-			namespaceWith("other", one, "x", all, "x")}, ""},
-		"not by the cluster's key on itself": {[]client.Object{namespaceWith("web", all, "x"),
-			namespaceWith("home")}, ""},
-		"where the suite's own namespace is not": {[]client.Object{namespaceWith("web", one, "night")}, "night"},
-		"a reason is shown in part if it is long": {[]client.Object{namespaceWith("web", one, strings.Repeat("n", 5000)),
-			namespaceWith("home")}, strings.Repeat("n", longestReason-3) + "..."},
-		"and not cut within a letter of its words": {[]client.Object{namespaceWith("web", one, "n"+strings.Repeat("ä", 200)),
-			namespaceWith("home")}, "n" + strings.Repeat("ä", 126) + "..."},
+func TestAReasonIsShownInPartIfItIsLong(t *testing.T) {
+	for why, want := range map[string]string{
+		"night":                        "night",
+		" ":                            "no reason given",
+		strings.Repeat("n", 5000):      strings.Repeat("n", longestReason-3) + "...",
+		"n" + strings.Repeat("ä", 200): "n" + strings.Repeat("ä", 126) + "...",
+	} {
+		assert.Equal(t, want, frozen(freeze.State{Known: true, Frozen: true, Why: why}))
 	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			why, err := freeze{client: fakeClient(t, interceptor.Funcs{}, tc.namespaces...),
-				home: "home"}.reason(t.Context(), "web")
-			require.NoError(t, err)
-			assert.Equal(t, tc.want, why)
-		})
-	}
-	t.Run("a namespace that the cache does not have is no no", func(t *testing.T) {
-		_, err := freeze{client: fakeClient(t, interceptor.Funcs{}, namespaceWith("home")),
-			home: "home"}.reason(t.Context(), "web")
-		require.True(t, apierrors.IsNotFound(err))
-	})
-	t.Run("an error is none either", func(t *testing.T) {
-		broken := interceptor.Funcs{Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object,
-			...client.GetOption) error {
-			return errors.New("no cache")
-		}}
-		_, err := freeze{client: fakeClient(t, broken), home: "home"}.reason(t.Context(), "web")
-		require.ErrorContains(t, err, "reading namespace home: no cache")
-	})
+	assert.Empty(t, frozen(freeze.State{Known: true}))
 }
 
-func TestNamespacesThatAreNotSeenAreNotDecidedAbout(t *testing.T) {
+func TestANamespaceIsConcernedByItsOwnAndAllByTheSuites(t *testing.T) {
 	rule := &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "r"}}
-	f := freeze{client: fakeClient(t, interceptor.Funcs{}, rule), home: "home",
-		sees: func(namespace string) bool { return namespace == "web" }}
-	assert.Equal(t, []reconcile.Request{request("web")}, f.concerned(t.Context(), namespaceWith("web")))
-	assert.Empty(t, f.concerned(t.Context(), namespaceWith("other")))
-	assert.Equal(t, []reconcile.Request{request("web")}, f.concerned(t.Context(), namespaceWith("home")),
-		"it freezes the cluster, seen or not")
-	f.sees = func(string) bool { return true }
-	assert.Equal(t, []reconcile.Request{request("other")}, f.concerned(t.Context(), namespaceWith("other")))
+	r := &reconciler{client: fakeClient(t, interceptor.Funcs{}, rule)}
+	assert.Equal(t, []reconcile.Request{request("other")}, r.concerned(t.Context(), "other"))
+	assert.Equal(t, []reconcile.Request{request("web")}, r.concerned(t.Context(), ""), "only those with rules")
+}
+
+func TestNothingIsDecidedInANamespaceThatTheCacheDoesNotHave(t *testing.T) {
+	c := fakeClient(t, interceptor.Funcs{}, namespaceWith("home"))
+	r := &reconciler{client: c, owners: newOwners(c, c.RESTMapper(), clocktesting.NewFakePassiveClock(time.Unix(1, 0))),
+		freeze: &freeze.Namespaces{Cached: c, Suite: "home"}}
+	r.owners.watched.Store(true)
+	_, err := r.snapshot(t.Context(), "web", observed{})
+	require.ErrorIs(t, err, errNamespaceUnknown)
 }
 
 func TestNodesAreWatchedWhenARuleNeedsThem(t *testing.T) {
@@ -354,7 +325,7 @@ func TestNotesOfANamespaceWithoutRulesAreSwept(t *testing.T) {
 	clk := clocktesting.NewFakePassiveClock(time.Unix(1_700_000_000, 0))
 	c := fakeClient(t, interceptor.Funcs{}, namespaceWith("ns"), pod("a", map[string]string{key: "old", "other": "kept"}),
 		pod("b", map[string]string{"other": "kept"}))
-	r, ns := &reconciler{client: c, cached: listed{t, c}, freeze: freeze{client: c}, clock: clk,
+	r, ns := &reconciler{client: c, cached: listed{t, c}, freeze: &freeze.Namespaces{Cached: c}, clock: clk,
 		notes: newAnnotator(c, 0)}, &namespace{}
 	sweep := func(later time.Duration) time.Duration {
 		clk.SetTime(clk.Now().Add(later))

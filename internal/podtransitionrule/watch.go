@@ -10,6 +10,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -96,6 +97,14 @@ func byNamespace(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{request(o.GetNamespace())}
 }
 
+// concerned are the namespaces to decide about when what their Namespace tells has changed; all with rules if it is "".
+func (r *reconciler) concerned(ctx context.Context, namespace string) []reconcile.Request {
+	if namespace != "" {
+		return []reconcile.Request{request(namespace)}
+	}
+	return namespacesWithRules(ctx, r.client, func(*appsv1alpha1.PodTransitionRule) bool { return true })
+}
+
 func request(namespace string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Name: namespace}}
 }
@@ -157,4 +166,26 @@ func ownerSource(mgr ctrl.Manager, kind client.Object) source.Source {
 func specChanged(before, after client.Object) bool {
 	return before.GetUID() != after.GetUID() || before.GetGeneration() != after.GetGeneration() ||
 		(before.GetDeletionTimestamp() == nil) != (after.GetDeletionTimestamp() == nil)
+}
+
+// namespacesWithRules are the namespaces that have such a rule.
+func namespacesWithRules(
+	ctx context.Context, c client.Reader, such func(*appsv1alpha1.PodTransitionRule) bool,
+) []reconcile.Request {
+	var list appsv1alpha1.PodTransitionRuleList
+	if err := c.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "listing podtransitionrules: some namespaces are decided only at their next change")
+		return nil
+	}
+	names := sets.New[string]()
+	for i := range list.Items {
+		if such(&list.Items[i]) {
+			names.Insert(list.Items[i].Namespace)
+		}
+	}
+	requests := make([]reconcile.Request, 0, len(names))
+	for _, name := range sets.List(names) {
+		requests = append(requests, request(name))
+	}
+	return requests
 }

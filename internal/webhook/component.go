@@ -239,7 +239,7 @@ func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, kept certificate, o
 		return err
 	}
 	removing := &remover{policy: f.removal, namespaces: mgr.GetCache(), live: mgr.GetAPIReader(), writer: mgr.GetClient(),
-		clock: clock.RealClock{}}
+		clock: clock.RealClock{}, refusals: newRefusals(clock.RealClock{})}
 	for path, handle := range handlers(pods, removing, f.forecaster(detector.Capabilities)) {
 		if slices.Contains([]string{pathMutatePods, pathDecoratePods, pathDeletePods, pathEvictPods}, path) {
 			handle = within(only, handle)

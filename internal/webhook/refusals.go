@@ -1,10 +1,11 @@
 package webhook
 
 import (
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/utils/clock"
 )
 
 const (
@@ -20,55 +21,34 @@ type evictor struct {
 	pod  types.NamespacedName
 }
 
-type refusal struct {
-	uid  types.UID
-	last time.Time
-}
-
-// refusals remembers which Pod a user was refused to evict. An Eviction names no UID, and kubectl drain repeats it
-// without looking: once the Pod is gone and another has its name (a StatefulSet's, for example), the repetition would
+// refusals remembers which Pod a user was refused to evict of late. An Eviction names no UID, and kubectl drain repeats
+// it without looking: once the Pod is gone and another has its name (a StatefulSet's, for example), the repetition would
 // take that one out of service as well. It is a memory of one process; the API server as a rule asks the same process
 // again.
 type refusals struct {
-	mu  sync.Mutex
-	all map[evictor]refusal
+	uids *cache.LRUExpireCache // by evictor
+}
+
+func newRefusals(clk clock.PassiveClock) refusals {
+	return refusals{cache.NewLRUExpireCacheWithClock(mostEvictions, clk)}
 }
 
 // remember records that e was refused to evict the Pod with this UID.
-func (r *refusals) remember(e evictor, uid types.UID, now time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.all == nil {
-		r.all = map[evictor]refusal{}
-	}
-	if len(r.all) >= mostEvictions {
-		for key, known := range r.all {
-			if now.Sub(known.last) > evictionMemory {
-				delete(r.all, key)
-			}
-		}
-	}
-	if _, known := r.all[e]; known || len(r.all) < mostEvictions {
-		r.all[e] = refusal{uid: uid, last: now}
-	}
-}
+func (r refusals) remember(e evictor, uid types.UID) { r.uids.Add(e, uid, evictionMemory) }
 
 // refused reports whether e was refused to evict this very Pod.
-func (r *refusals) refused(e evictor, uid types.UID) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.all[e].uid == uid && uid != ""
+func (r refusals) refused(e evictor, uid types.UID) bool {
+	known, isKnown := r.uids.Get(e)
+	return isKnown && known == uid
 }
 
-// replaced reports whether e has of late been refused to evict another Pod of the same name, and forgets it: a user who
-// asks again means the Pod that is there.
-func (r *refusals) replaced(e evictor, uid types.UID, now time.Time) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	known, ok := r.all[e]
-	if !ok || known.uid == uid {
+// replaced reports whether e was refused to evict another Pod of the same name, and forgets it: a user who asks again
+// means the Pod that is there.
+func (r refusals) replaced(e evictor, uid types.UID) bool {
+	known, isKnown := r.uids.Get(e)
+	if !isKnown || known == uid {
 		return false
 	}
-	delete(r.all, e)
-	return now.Sub(known.last) <= evictionMemory
+	r.uids.Remove(e)
+	return true
 }

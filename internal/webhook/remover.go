@@ -89,7 +89,7 @@ func (r *remover) eviction(ctx context.Context, request admission.Request) admis
 	}
 	asked := removalOf(request, removeByEviction, pod, options)
 	asked.Repeated = options.Preconditions == nil && nameComesAgain(pod) && r.refusals.refused(evictorOf(asked), pod.UID)
-	if !asked.DryRun && !asked.Pod.Terminating && r.refusals.replaced(evictorOf(asked), pod.UID, r.clock.Now()) {
+	if !asked.DryRun && !asked.Pod.Terminating && r.refusals.replaced(evictorOf(asked), pod.UID) {
 		return count(asked.Verb, replaced(pod), false)
 	}
 	return r.answer(ctx, asked, pod)
@@ -130,7 +130,7 @@ func (r *remover) answer(ctx context.Context, asked removal, pod *corev1.Pod) ad
 		answer = decideRemoval(asked, r.policy)
 	}
 	if asked.Verb == removeByEviction && !answer.Allowed && !asked.DryRun {
-		r.refusals.remember(evictorOf(asked), pod.UID, r.clock.Now())
+		r.refusals.remember(evictorOf(asked), pod.UID)
 	}
 	if answer.Mark != "" {
 		if err := r.mark(ctx, asked, pod, answer.Mark); err != nil {

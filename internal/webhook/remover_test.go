@@ -37,9 +37,9 @@ import (
 
 // testHandlers are all handlers on an empty cluster.
 func testHandlers() map[string]admission.HandlerFunc {
-	nobody := fake.NewFakeClient()
+	nobody, clk := fake.NewFakeClient(), clocktesting.NewFakePassiveClock(time.Unix(1, 0))
 	return handlers(&podMutator{services: nobody},
-		&remover{namespaces: nobody, live: nobody, writer: nobody, clock: clocktesting.NewFakePassiveClock(time.Unix(1, 0))},
+		&remover{namespaces: nobody, live: nobody, writer: nobody, clock: clk, refusals: newRefusals(clk)},
 		&forecaster{serverCan: newest})
 }
 
@@ -90,7 +90,8 @@ func newCluster(objects ...client.Object) *cluster {
 			return w.Patch(ctx, obj, patch, opts...)
 		},
 	})
-	c.remover = &remover{policy: defaultPolicy(true), namespaces: c.client, live: live, writer: live, clock: c.clock}
+	c.remover = &remover{policy: defaultPolicy(true), namespaces: c.client, live: live, writer: live, clock: c.clock,
+		refusals: newRefusals(c.clock)}
 	return c
 }
 
@@ -494,20 +495,6 @@ func TestARepeatedEvictionWaitsForThePodToGo(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestMemoryOfRefusalsIsBounded(t *testing.T) {
-	var r refusals
-	now := time.Unix(1000, 0)
-	key := func(i int) evictor { return evictor{user: "u", pod: types.NamespacedName{Name: string(rune(i))}} }
-	for i := range mostEvictions + 10 {
-		r.remember(key(i), "u1", now)
-	}
-	require.Len(t, r.all, mostEvictions)
-	r.remember(key(0), "u2", now)
-	require.False(t, r.replaced(key(0), "u2", now), "what is known is kept up to date")
-	r.remember(key(mostEvictions+20), "u1", now.Add(2*evictionMemory))
-	require.Len(t, r.all, 1, "old ones make room")
 }
 
 func TestRemovalWhenTheAPIServerFails(t *testing.T) {
