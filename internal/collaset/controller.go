@@ -232,7 +232,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, own settings) error {
 		cached:   own.pods,
 		protocol: own.podOpsLifecycle, conventions: own.conventions(),
 		window: newWindow(own.limits, clock.RealClock{}),
-		memory: newMemory(),
+		memory: &stateCache{},
 		nodes:  &nodes{cache: mgr.GetCache(), sets: mgr.GetClient()},
 	}
 	r.serverCan = revision.OnlyImages(own.conventions() == setplan.KuperatorV07, own.restart.With(detector.Capabilities))

@@ -94,14 +94,13 @@ func (own *settings) addController(ctx context.Context, mgr ctrl.Manager) error 
 		return err
 	}
 	r := &reconciler{
-		client:     mgr.GetClient(),
-		live:       mgr.GetAPIReader(),
-		cached:     own.pods,
-		writes:     freshness.New(mgr.GetCache(), clock.RealClock{}),
-		events:     mgr.GetEventRecorder(Name),
-		clock:      clock.RealClock{},
-		serverCan:  own.restart.With(detector.Capabilities),
-		namespaces: newMemory(),
+		client:    mgr.GetClient(),
+		live:      mgr.GetAPIReader(),
+		cached:    own.pods,
+		writes:    freshness.New(mgr.GetCache(), clock.RealClock{}),
+		events:    mgr.GetEventRecorder(Name),
+		clock:     clock.RealClock{},
+		serverCan: own.restart.With(detector.Capabilities),
 	}
 	if err := metric.Register(metric.RegistryOf(mgr), newGauges(ctx, mgr.GetCache(), mgr.Elected())); err != nil {
 		return err

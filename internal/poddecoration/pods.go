@@ -96,7 +96,7 @@ func (w *worked) difference() *decoplan.Difference {
 func (r *reconciler) observeChanges(
 	ctx context.Context, v *view, ns *namespace, can revision.Capabilities,
 ) (more bool, err error) {
-	if ns.changesFor != can {
+	if ns.changes == nil || ns.changesFor != can {
 		ns.changes, ns.changesFor = map[changeKey]worked{}, can
 	}
 	needed, reads := map[changeKey]worked{}, 0

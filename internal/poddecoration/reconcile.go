@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,6 +24,7 @@ import (
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/poddecoration/decoplan"
+	"kusionstack.io/kuperator/internal/remembered"
 	"kusionstack.io/kuperator/internal/revision"
 )
 
@@ -50,42 +50,10 @@ type reconciler struct {
 	events     events.EventRecorder
 	clock      clock.PassiveClock
 	serverCan  func(context.Context) (revision.Capabilities, error)
-	namespaces *memory
+	namespaces remembered.Map[namespace]
 }
 
-// memory is what is remembered of namespaces with decorations between two decisions. Losing it costs reads.
-type memory struct {
-	mu  sync.Mutex
-	all map[string]*namespace
-}
-
-func newMemory() *memory { return &memory{all: map[string]*namespace{}} }
-
-func (m *memory) of(name string) *namespace {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.all[name] == nil {
-		m.all[name] = &namespace{
-			rendered: map[types.UID]rendered{}, parsed: map[types.UID]decoration.Decoration{},
-			changes: map[changeKey]worked{}, refused: map[types.UID]refusal{}, recorded: map[types.UID]time.Time{},
-		}
-	}
-	return m.all[name]
-}
-
-func (m *memory) has(name string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.all[name] != nil
-}
-
-func (m *memory) forget(name string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.all, name)
-}
-
-// namespace is what is remembered of one. One worker at a time uses it.
+// namespace is what is remembered of one with decorations between two decisions. Losing it costs reads.
 type namespace struct {
 	next  time.Time // when the next decision may be made
 	check freshness.Check[baseline]
@@ -117,7 +85,7 @@ type view struct {
 // Reconcile decides on one namespace.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	name := req.Name
-	ns := r.namespaces.of(name)
+	ns := r.namespaces.Of(req.NamespacedName, "")
 	if wait := ns.next.Sub(r.clock.Now()); wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
@@ -130,7 +98,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if len(v.decorations) == 0 {
 		r.writes.Forget(req.NamespacedName)
-		r.namespaces.forget(name)
+		r.namespaces.Forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
 	isFresh, err := ns.check.Pass(r.clock.Now(), func() (*baseline, error) { return r.readBaseline(ctx, name) }, v.shows)
@@ -149,6 +117,10 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 func (r *reconciler) decide(ctx context.Context, req ctrl.Request, v *view, ns *namespace) (ctrl.Result, error) {
 	ns.next = r.clock.Now().Add(max(interval, time.Duration(len(v.pods))*perPod))
+	if ns.rendered == nil {
+		ns.rendered, ns.parsed = map[types.UID]rendered{}, map[types.UID]decoration.Decoration{}
+		ns.recorded, ns.refused = map[types.UID]time.Time{}, map[types.UID]refusal{}
+	}
 	more, err := r.observe(ctx, v, ns)
 	if err != nil {
 		return ctrl.Result{}, err

@@ -26,6 +26,7 @@ import (
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
+	"kusionstack.io/kuperator/internal/remembered"
 )
 
 // interval is the least time from the end of one decision about a namespace, with all that it wrote, to the next. The
@@ -47,7 +48,7 @@ type reconciler struct {
 	notes  *annotator
 
 	figures         *figures
-	namespaces      sync.Map // name to *namespace; one worker at a time uses one
+	namespaces      remembered.Map[namespace]
 	cleanNamespaces sync.Map // name of a namespace without rules and without notes to cleanNamespace
 }
 
@@ -196,17 +197,13 @@ func (r *reconciler) release(ctx context.Context, rules []*appsv1alpha1.PodTrans
 }
 
 func (r *reconciler) namespace(name string) *namespace {
-	remembered, _ := r.namespaces.LoadOrStore(name, &namespace{})
-	ns, ok := remembered.(*namespace)
-	if !ok {
-		return &namespace{} // cannot be: nothing else is stored
-	}
-	return ns
+	return r.namespaces.Of(types.NamespacedName{Name: name}, "")
 }
 
 func (r *reconciler) forget(name string) {
-	r.namespaces.Delete(name)
+	key := types.NamespacedName{Name: name}
+	r.namespaces.Forget(key)
 	r.asker.Forget(name)
 	r.figures.forget(name)
-	r.writes.Forget(types.NamespacedName{Name: name})
+	r.writes.Forget(key)
 }
