@@ -13,6 +13,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -194,16 +196,19 @@ func statusText(code int) string {
 	return text
 }
 
-// ParseURL accepts http and https with a host.
+// ParseURL accepts http and https with a host. What is not accepted is returned as well, nil if it cannot be read.
 func ParseURL(given string) (*url.URL, error) {
 	u, err := url.Parse(given)
 	switch {
 	case err != nil:
 		return nil, errors.New("the webhook's url cannot be read: write https://host, with an optional port, path and query")
 	case u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
-		return nil, errors.New("the webhook's url must be http://host or https://host, with an optional port, path and query")
+		return u, errors.New("the webhook's url must be http://host or https://host, with an optional port, path and query")
 	case u.User != nil:
-		return nil, errors.New("the webhook's url has a user name or password: remove it")
+		return u, errors.New("the webhook's url has a user name or password: remove it")
+	}
+	if port, err := strconv.ParseUint(u.Port(), 10, 16); u.Port() != "" && (err != nil || port == 0) {
+		return u, errors.New("the port of the webhook's url must be between 1 and 65535")
 	}
 	return u, nil
 }
@@ -315,6 +320,24 @@ func ParseRoots(roots []byte) (*x509.CertPool, error) {
 		return nil, errors.New("the caBundle has no certificate")
 	}
 	return pool, nil
+}
+
+// emptyBundle is base64 of a newline, which users of Kuperator write for "no caBundle".
+const emptyBundle = "Cg=="
+
+// ParseBundle reads base64 of PEM certificates that are to be trusted; nil for none.
+func ParseBundle(caBundle string) ([]byte, error) {
+	if caBundle == "" || caBundle == emptyBundle {
+		return nil, nil
+	}
+	text, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(caBundle), ""))
+	if err != nil {
+		return nil, errors.New("the caBundle is not base64: set it to base64 of PEM certificates (base64 -w0 ca.crt)")
+	}
+	if _, err := ParseRoots(text); err != nil {
+		return nil, fmt.Errorf("%w: set it to base64 of PEM certificates (base64 -w0 ca.crt), or leave it out", err)
+	}
+	return text, nil
 }
 
 // explain says what went wrong without what differs from one attempt to the next, such as local ports.

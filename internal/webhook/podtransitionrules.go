@@ -1,14 +1,10 @@
 package webhook
 
 import (
+	"cmp"
 	"context"
-	"crypto/x509"
-	"encoding/base64"
-	"encoding/pem"
 	"fmt"
-	"net/url"
 	"regexp"
-	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,10 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/callout"
 )
-
-// emptyBundle is base64 of a newline, which users of Kuperator write for "no caBundle".
-const emptyBundle = "Cg=="
 
 // validatePodTransitionRule refuses what the schema cannot see to be wrong: selectors, certificates, ports. It never
 // connects to a webhook rule's server.
@@ -114,100 +108,30 @@ func checkDecimal(given string, path *field.Path) field.ErrorList {
 	return field.ErrorList{field.Invalid(path, given, "it must be a decimal number from 0, such as \"0.5\"")}
 }
 
+// checkWebhookRule wants both servers asked over https when credentials are sent.
 func checkWebhookRule(hook *appsv1alpha1.TransitionRuleWebhook, path *field.Path) field.ErrorList {
-	config := path.Child("clientConfig")
-	errs := checkURL(hook.ClientConfig.URL, config.Child("url"))
-	errs = append(errs, checkBundle(hook.ClientConfig.CABundle, config.Child("caBundle"))...)
-	if poll := hook.ClientConfig.Poll; poll != nil {
-		errs = append(errs, checkURL(poll.URL, config.Child("poll", "url"))...)
-		errs = append(errs, checkBundle(poll.CABundle, config.Child("poll", "caBundle"))...)
-	}
-	return append(errs, checkCredentials(&hook.ClientConfig, config)...)
-}
-
-// checkCredentials wants both servers asked over https when credentials are sent.
-func checkCredentials(given *appsv1alpha1.WebhookClientConfig, path *field.Path) field.ErrorList {
-	if given.SecretName == "" {
-		return nil
-	}
+	given, config := &hook.ClientConfig, path.Child("clientConfig")
 	var errs field.ErrorList
-	if problems := validation.IsDNS1123Subdomain(given.SecretName); len(problems) > 0 {
-		errs = append(errs, field.Invalid(path.Child("secretName"), given.SecretName,
+	check := func(url, caBundle string, path *field.Path) {
+		if u, err := callout.ParseURL(url); err != nil {
+			errs = append(errs, field.Invalid(path.Child("url"), cmp.Or(u.Redacted(), url), err.Error()))
+		} else if given.SecretName != "" && u.Scheme != "https" {
+			errs = append(errs, field.Invalid(path.Child("url"), url,
+				"credentials are sent over https only: use https, or remove secretName"))
+		}
+		if _, err := callout.ParseBundle(caBundle); err != nil {
+			errs = append(errs, field.Invalid(path.Child("caBundle"), caBundle[:min(len(caBundle), 32)]+"...", err.Error()))
+		}
+	}
+	check(given.URL, given.CABundle, config)
+	if poll := given.Poll; poll != nil {
+		check(poll.URL, poll.CABundle, config.Child("poll"))
+	}
+	if problems := validation.IsDNS1123Subdomain(given.SecretName); given.SecretName != "" && len(problems) > 0 {
+		errs = append(errs, field.Invalid(config.Child("secretName"), given.SecretName,
 			"it must be the name of a Secret of the rule's namespace: "+strings.Join(problems, "; ")))
 	}
-	errs = append(errs, checkHTTPS(given.URL, path.Child("url"))...)
-	if given.Poll != nil {
-		errs = append(errs, checkHTTPS(given.Poll.URL, path.Child("poll", "url"))...)
-	}
 	return errs
-}
-
-// checkHTTPS leaves a URL that cannot be read to checkURL.
-func checkHTTPS(given string, path *field.Path) field.ErrorList {
-	u, err := url.Parse(given)
-	if err != nil || u.Scheme == "https" {
-		return nil
-	}
-	return field.ErrorList{field.Invalid(path, u.Redacted(),
-		"credentials are sent over https only: use https, or remove secretName")}
-}
-
-// checkURL looks at the parts that CEL cannot: the port, and a password that every user who may read the rule would
-// see.
-func checkURL(given string, path *field.Path) field.ErrorList {
-	u, err := url.Parse(given)
-	if err != nil {
-		return field.ErrorList{field.Invalid(path, given,
-			"this is no URL: write https://host, with an optional port, path and query")}
-	}
-	if u.User != nil {
-		return field.ErrorList{field.Invalid(path, u.Redacted(),
-			"a user name or password may not be part of the URL: remove it")}
-	}
-	if u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
-		return field.ErrorList{field.Invalid(path, given,
-			"it must be http://host or https://host, with an optional port, path and query")}
-	}
-	if port := u.Port(); port != "" {
-		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
-			return field.ErrorList{field.Invalid(path, given, "the port must be between 1 and 65535")}
-		}
-	}
-	return nil
-}
-
-// checkBundle accepts base64 of one PEM certificate or more. An empty one means the certificates of the system.
-func checkBundle(given string, path *field.Path) field.ErrorList {
-	if given == "" || given == emptyBundle {
-		return nil
-	}
-	shown := given[:min(len(given), 32)]
-	refuse := func(format string, args ...any) field.ErrorList {
-		return field.ErrorList{field.Invalid(path, shown+"...",
-			fmt.Sprintf(format, args...)+": set it to base64 of PEM certificates (base64 -w0 ca.crt), or leave it out")}
-	}
-	rest, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(given), ""))
-	if err != nil {
-		return refuse("this is not base64 (%v)", err)
-	}
-	certificates := 0
-	for {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil {
-			break
-		}
-		if block.Type != "CERTIFICATE" {
-			return refuse("PEM block %d is %q, not a certificate", certificates+1, block.Type)
-		}
-		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
-			return refuse("certificate %d cannot be read (%v)", certificates+1, err)
-		}
-		certificates++
-	}
-	if certificates == 0 || strings.TrimSpace(string(rest)) != "" {
-		return refuse("after %d certificates there is something that is not PEM", certificates)
-	}
-	return nil
 }
 
 // checkSelector says what is wrong with keys, operators and values. Nil is nothing to check: the schema says where a

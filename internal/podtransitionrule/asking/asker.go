@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/callout"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking/exchange"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 )
@@ -35,7 +36,7 @@ const (
 
 // Asker asks. It is safe for concurrent use, except that one worker at a time serves a namespace.
 type Asker struct {
-	client  *client
+	client  *callout.Client
 	secrets *secrets
 	direct  kubeclient.Reader // past the cache
 	clock   clock.PassiveClock

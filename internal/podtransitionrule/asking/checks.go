@@ -124,7 +124,7 @@ func invalid(w *appsv1alpha1.TransitionRuleWebhook) string {
 		}
 	}
 	for _, bundle := range bundles {
-		if _, err := rootsOf(bundle); err != nil {
+		if _, err := callout.ParseBundle(bundle); err != nil {
 			return err.Error()
 		}
 	}

@@ -15,14 +15,16 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/utils/clock"
 
+	"kusionstack.io/kuperator/internal/callout"
 	"kusionstack.io/kuperator/internal/testkit/await"
 	"kusionstack.io/kuperator/internal/testkit/localkube"
 	"kusionstack.io/kuperator/internal/testkit/testca"
 )
 
 // local is a client that may ask servers of tests.
-func local(t *testing.T, timeout time.Duration, allow ...string) *client {
+func local(t *testing.T, timeout time.Duration, allow ...string) *callout.Client {
 	t.Helper()
 	targets, err := parseTargets(append(allow, "127.0.0.0/8"))
 	require.NoError(t, err)
@@ -115,7 +117,8 @@ func TestServersThatMisbehave(t *testing.T) {
 			c := local(t, timeout)
 			want := strings.ReplaceAll(tc.want, "HOST", strings.TrimPrefix(server.URL, "http://"))
 			for range 2 { // the same each time
-				_, err := c.ask(t.Context(), call{method: http.MethodPost, url: server.URL + "/path?secret=x", body: []byte("{}")})
+				_, err := c.Ask(t.Context(), callout.Call{Method: http.MethodPost, URL: server.URL + "/path?secret=x",
+					Body: []byte("{}")})
 				require.EqualError(t, err, want)
 				require.False(t, failureOf(err).Refused, "failurePolicy bears on it")
 			}
@@ -128,9 +131,10 @@ func TestServersThatAreNotThere(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(nobody.Release)
 	host := fmt.Sprintf("127.0.0.1:%d", nobody.Numbers[0])
-	_, err = local(t, time.Minute).ask(t.Context(), call{method: http.MethodGet, url: "http://" + host})
+	_, err = local(t, time.Minute).Ask(t.Context(), callout.Call{Method: http.MethodGet, URL: "http://" + host})
 	require.EqualError(t, err, host+": connection refused")
-	_, err = local(t, time.Minute).ask(t.Context(), call{method: http.MethodGet, url: "http://does-not-exist.invalid/"})
+	_, err = local(t, time.Minute).Ask(t.Context(),
+		callout.Call{Method: http.MethodGet, URL: "http://does-not-exist.invalid/"})
 	require.ErrorContains(t, err, "does-not-exist.invalid: ")
 	require.False(t, failureOf(err).Refused)
 }
@@ -139,7 +143,7 @@ func TestAnAnswerIsReadUpToItsLimit(t *testing.T) {
 	server := served(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write(bytes.Repeat([]byte(" "), maxAnswer))
 	})
-	body, err := local(t, 30*time.Second).ask(t.Context(), call{method: http.MethodGet, url: server.URL})
+	body, err := local(t, 30*time.Second).Ask(t.Context(), callout.Call{Method: http.MethodGet, URL: server.URL})
 	require.NoError(t, err)
 	require.Len(t, body, maxAnswer)
 }
@@ -149,46 +153,41 @@ func TestWhatIsNeverAsked(t *testing.T) {
 	server := served(t, func(w http.ResponseWriter, r *http.Request) { asked = true; yes(w, r) })
 	none, err := parseTargets(nil)
 	require.NoError(t, err)
-	secret := &credentials{token: "t"}
 	tests := map[string]struct {
-		client *client
-		call   call
+		client *callout.Client
+		url    string
+		bundle string
 		want   string
 	}{
-		"loopback that is not listed": {newClient(none, time.Minute), call{url: server.URL},
+		"loopback that is not listed": {newClient(none, time.Minute), server.URL, "",
 			"127.0.0.1 is a loopback address"},
 		"a name that leads to loopback": {newClient(none, time.Minute),
-			call{url: strings.Replace(server.URL, "127.0.0.1", "localhost", 1)}, "is a loopback address"},
-		"a metadata service": {local(t, time.Minute), call{url: "http://169.254.169.254/latest"},
+			strings.Replace(server.URL, "127.0.0.1", "localhost", 1), "", "is a loopback address"},
+		"a metadata service": {local(t, time.Minute), "http://169.254.169.254/latest", "",
 			"169.254.169.254 is a link-local address"},
-		"a metadata service of IPv6": {local(t, time.Minute), call{url: "http://[::ffff:169.254.169.254]/"},
+		"a metadata service of IPv6": {local(t, time.Minute), "http://[::ffff:169.254.169.254]/", "",
 			"(169.254.169.254) is a link-local address"},
-		"another address than listed": {local(t, time.Minute), call{url: "http://192.0.2.1/"},
+		"another address than listed": {local(t, time.Minute), "http://192.0.2.1/", "",
 			"192.0.2.1:80 is not among the servers that webhook rules may ask"},
-		"another scheme": {local(t, time.Minute), call{url: "ftp://127.0.0.1/"},
+		"another scheme": {local(t, time.Minute), "ftp://127.0.0.1/", "",
 			"must be http://host or https://host"},
-		"no host": {local(t, time.Minute), call{url: "http:///path"},
+		"no host": {local(t, time.Minute), "http:///path", "",
 			"must be http://host or https://host"},
-		"no URL": {local(t, time.Minute), call{url: "http://[::1"}, "cannot be read"},
+		"no URL": {local(t, time.Minute), "http://[::1", "", "cannot be read"},
 		"a password in the URL": {local(t, time.Minute),
-			call{url: strings.Replace(server.URL, "//", "//me:secret@", 1)}, "has a user name or password: remove it"},
-		"credentials without encryption": {local(t, time.Minute), call{url: server.URL, credentials: secret},
-			"credentials of a Secret are sent over https only"},
-		"a caBundle that is not base64": {local(t, time.Minute), call{url: server.URL, caBundle: "%"},
+			strings.Replace(server.URL, "//", "//me:secret@", 1), "", "has a user name or password: remove it"},
+		"a caBundle that is not base64": {local(t, time.Minute), server.URL, "%",
 			"the caBundle is not base64"},
-		"a caBundle without certificates": {local(t, time.Minute), call{url: server.URL, caBundle: "aGVsbG8="},
+		"a caBundle without certificates": {local(t, time.Minute), server.URL, "aGVsbG8=",
 			"the caBundle has no certificate"},
 		"a caBundle that is cut off": {local(t, time.Minute),
-			call{url: server.URL, caBundle: base64.StdEncoding.EncodeToString(
-				pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("cut")}))}, "cannot be read"},
-		"a client certificate that is none": {local(t, time.Minute),
-			call{url: strings.Replace(server.URL, "http:", "https:", 1),
-				credentials: &credentials{certificate: []byte("x"), key: []byte("y")}}, "tls.crt and tls.key cannot be used"},
+			server.URL, base64.StdEncoding.EncodeToString(
+				pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("cut")})), "cannot be read"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			tc.call.method = http.MethodGet
-			_, err := tc.client.ask(t.Context(), tc.call)
+			a := &Asker{client: tc.client, secrets: newSecrets(nil, clock.RealClock{}), clock: clock.RealClock{}}
+			_, _, err := a.ask(t.Context(), &inquiry{}, callout.Call{Method: http.MethodGet, URL: tc.url}, tc.bundle, "")
 			require.ErrorContains(t, err, tc.want)
 			require.NotContains(t, err.Error(), "secret@")
 			require.True(t, failureOf(err).Refused && failureOf(err).Lasting,
@@ -202,16 +201,17 @@ func TestProxiesOfTheEnvironmentAreNotUsed(t *testing.T) {
 	proxy := served(t, func(http.ResponseWriter, *http.Request) { t.Error("the proxy was asked") })
 	t.Setenv("HTTP_PROXY", proxy.URL)
 	server := served(t, yes)
-	_, err := local(t, 30*time.Second).ask(t.Context(), call{method: http.MethodGet, url: server.URL})
+	_, err := local(t, 30*time.Second).Ask(t.Context(), callout.Call{Method: http.MethodGet, URL: server.URL})
 	require.NoError(t, err)
 }
 
 func TestCertificates(t *testing.T) {
 	ours, others := testca.New(t), testca.New(t)
 	certificate, key := ours.Issue(t)
-	mine := &credentials{certificate: certificate, key: key}
-	foreign := &credentials{}
-	foreign.certificate, foreign.key = others.Issue(t)
+	mine := &callout.Credentials{Certificate: certificate, Key: key}
+	foreign := &callout.Credentials{}
+	foreign.Certificate, foreign.Key = others.Issue(t)
+	token := func(secret string) *callout.Credentials { return &callout.Credentials{Token: secret} }
 	plain := ours.Serve(t, false, yes)
 	mutual := ours.Serve(t, true, yes)
 	bearer := ours.Serve(t, false, func(w http.ResponseWriter, r *http.Request) {
@@ -232,19 +232,19 @@ func TestCertificates(t *testing.T) {
 	tests := map[string]struct {
 		url         string
 		bundle      string
-		credentials *credentials
+		credentials *callout.Credentials
 		want        string // "" for an answer
 	}{
 		"the given authority":              {plain.URL, bundle(ours), nil, ""},
 		"a bundle with line breaks":        {plain.URL, bundle(ours)[:64] + "\n" + bundle(ours)[64:] + "\n", nil, ""},
 		"another authority":                {plain.URL, bundle(others), nil, "its certificate cannot be trusted"},
 		"the authorities of the system":    {plain.URL, "", nil, "its certificate cannot be trusted"},
-		"an empty bundle is the system's":  {plain.URL, emptyBundle, nil, "its certificate cannot be trusted"},
+		"an empty bundle is the system's":  {plain.URL, "Cg==", nil, "its certificate cannot be trusted"},
 		"a client certificate":             {mutual.URL, bundle(ours), mine, ""},
 		"no client certificate":            {mutual.URL, bundle(ours), nil, "certificate required"},
 		"a foreign client certificate":     {mutual.URL, bundle(ours), foreign, "certificate"},
-		"a token":                          {bearer.URL, bundle(ours), &credentials{token: "secret"}, ""},
-		"another token":                    {bearer.URL, bundle(ours), &credentials{token: "guess"}, "401 Unauthorized"},
+		"a token":                          {bearer.URL, bundle(ours), token("secret"), ""},
+		"another token":                    {bearer.URL, bundle(ours), token("guess"), "401 Unauthorized"},
 		"a server without a modern TLS":    {old.URL, bundle(ours), nil, "protocol version not supported"},
 		"a server without TLS":             {strings.Replace(http1.URL, "http:", "https:", 1), "", nil, "does not speak TLS"},
 		"a bundle does no harm over http.": {http1.URL, bundle(ours), nil, ""},
@@ -252,10 +252,12 @@ func TestCertificates(t *testing.T) {
 	c := local(t, 30*time.Second)
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
+			roots, err := callout.ParseBundle(tc.bundle)
+			require.NoError(t, err)
 			for range 2 {
 				ask := func() error {
-					_, err := c.ask(t.Context(), call{method: http.MethodPost, url: tc.url, body: []byte("{}"), caBundle: tc.bundle,
-						credentials: tc.credentials})
+					_, err := c.Ask(t.Context(), callout.Call{Method: http.MethodPost, URL: tc.url, Body: []byte("{}"),
+						Roots: roots, Credentials: tc.credentials})
 					return err
 				}
 				if tc.want == "" {

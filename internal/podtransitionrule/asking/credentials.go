@@ -22,12 +22,6 @@ const (
 	maxSecrets     = 256
 )
 
-// credentials are what a Secret has for a webhook.
-type credentials struct {
-	token            string
-	certificate, key []byte
-}
-
 // secrets reads credentials past the cache and remembers them for a short time. It is safe for concurrent use.
 type secrets struct {
 	direct kubeclient.Reader
@@ -37,7 +31,7 @@ type secrets struct {
 
 // remembered is what reading a Secret brought.
 type remembered struct {
-	credentials *credentials
+	credentials *callout.Credentials
 	err         error
 }
 
@@ -47,7 +41,7 @@ func newSecrets(direct kubeclient.Reader, clk cache.Clock) *secrets {
 
 // of returns what the Secret of a rule's namespace has; nil for no name. Errors are
 // callout.Misconfigured, which lasts until a user changes the rule, a Secret or a flag, or unprepared.
-func (s *secrets) of(ctx context.Context, namespace, name string) (*credentials, error) {
+func (s *secrets) of(ctx context.Context, namespace, name string) (*callout.Credentials, error) {
 	if name == "" {
 		return nil, nil
 	}
@@ -64,7 +58,7 @@ func (s *secrets) of(ctx context.Context, namespace, name string) (*credentials,
 	return read, err
 }
 
-func (s *secrets) read(ctx context.Context, key types.NamespacedName) (*credentials, error) {
+func (s *secrets) read(ctx context.Context, key types.NamespacedName) (*callout.Credentials, error) {
 	var secret corev1.Secret
 	err := s.direct.Get(ctx, key, &secret)
 	switch {
@@ -80,22 +74,22 @@ func (s *secrets) read(ctx context.Context, key types.NamespacedName) (*credenti
 		return nil, unprepared{fmt.Errorf("the API server did not give Secret %s: %s", key.Name,
 			apierrors.ReasonForError(err))}
 	}
-	found := &credentials{
-		token: strings.TrimSpace(string(secret.Data["token"])), certificate: secret.Data[corev1.TLSCertKey],
-		key: secret.Data[corev1.TLSPrivateKeyKey],
+	found := &callout.Credentials{
+		Of: "a Secret", Token: strings.TrimSpace(string(secret.Data["token"])),
+		Certificate: secret.Data[corev1.TLSCertKey], Key: secret.Data[corev1.TLSPrivateKeyKey],
 	}
 	switch {
 	case secret.Type == corev1.SecretTypeServiceAccountToken: // its reader could be any user who may write rules
 		return nil, &callout.Misconfigured{Err: fmt.Errorf(
 			"the Secret %s is the token of a service account, which is not sent to webhooks: put a token for the server into a Secret of its own",
 			key.Name)}
-	case found.token == "" && len(found.certificate) == 0:
+	case found.Token == "" && len(found.Certificate) == 0:
 		return nil, &callout.Misconfigured{Err: fmt.Errorf(
 			"the Secret %s has neither token nor tls.crt: add one of them", key.Name)}
-	case (len(found.certificate) == 0) != (len(found.key) == 0):
+	case (len(found.Certificate) == 0) != (len(found.Key) == 0):
 		return nil, &callout.Misconfigured{Err: fmt.Errorf(
 			"the Secret %s has only one of tls.crt and tls.key: add the other", key.Name)}
-	case strings.ContainsAny(found.token, "\r\n\x00"):
+	case strings.ContainsAny(found.Token, "\r\n\x00"):
 		return nil, &callout.Misconfigured{Err: fmt.Errorf("the token of Secret %s has more than one line: correct it",
 			key.Name)}
 	}

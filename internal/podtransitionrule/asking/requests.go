@@ -50,8 +50,8 @@ func (a *Asker) poll(ctx context.Context, i *inquiry, r exchange.Request) (took 
 	var body []byte
 	err := errors.New("the rule is polled no more")
 	if config.Poll != nil {
-		body, took, err = a.ask(ctx, i, call{method: http.MethodGet, url: pollURL(*config.Poll, r.TaskID),
-			caBundle: config.Poll.CABundle}, config.SecretName)
+		body, took, err = a.ask(ctx, i, callout.Call{Method: http.MethodGet, URL: pollURL(*config.Poll, r.TaskID)},
+			config.Poll.CABundle, config.SecretName)
 	}
 	if err == nil {
 		answer, err = exchange.ParsePollAnswer(body)
@@ -98,7 +98,7 @@ func (a *Asker) post(ctx context.Context, i *inquiry, r exchange.Request) (took 
 	}
 	config := check.Webhook.ClientConfig
 	var answer exchange.Answer
-	said, took, err := a.ask(ctx, i, call{method: http.MethodPost, url: config.URL, body: body, caBundle: config.CABundle},
+	said, took, err := a.ask(ctx, i, callout.Call{Method: http.MethodPost, URL: config.URL, Body: body}, config.CABundle,
 		config.SecretName)
 	if err == nil {
 		answer, err = exchange.ParseAnswer(said)
@@ -119,14 +119,19 @@ func (a *Asker) post(ctx context.Context, i *inquiry, r exchange.Request) (took 
 	return took
 }
 
+// ask makes a call with the rule's certificates and credentials. A callout.Misconfigured will last; every other error
+// may be over the next time.
 func (a *Asker) ask(
-	ctx context.Context, i *inquiry, q call, secret string,
+	ctx context.Context, i *inquiry, q callout.Call, caBundle, secret string,
 ) (body []byte, took time.Duration, err error) {
-	if q.credentials, err = a.secrets.of(ctx, i.namespace, secret); err != nil {
+	if q.Credentials, err = a.secrets.of(ctx, i.namespace, secret); err != nil {
 		return nil, 0, err
 	}
+	if q.Roots, err = callout.ParseBundle(caBundle); err != nil {
+		return nil, 0, &callout.Misconfigured{Err: err}
+	}
 	began := a.clock.Now()
-	body, err = a.client.ask(ctx, q)
+	body, err = a.client.Ask(ctx, q)
 	took = a.clock.Since(began)
 	requestSeconds.Observe(took.Seconds())
 	return body, took, err
