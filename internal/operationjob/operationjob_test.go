@@ -360,7 +360,7 @@ func TestAStaleJobIsNotDecidedOn(t *testing.T) {
 				events: events.NewFakeRecorder(100), clock: clk}
 			result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(job)})
 			require.NoError(t, err)
-			require.Equal(t, lookAgain, result.RequeueAfter)
+			require.Equal(t, freshness.LookAgain, result.RequeueAfter)
 			var now corev1.Pod
 			require.NoError(t, cached.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "a"}, &now))
 			require.NotContains(t, now.Labels, appsv1alpha1.ToReplaceLabel)

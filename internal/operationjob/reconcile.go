@@ -28,8 +28,6 @@ const (
 	// served at once.
 	interval  = 200 * time.Millisecond
 	perTarget = time.Millisecond
-	// lookAgain is how long to wait for a cache that is behind.
-	lookAgain = 50 * time.Millisecond
 	// pollInterval is how often Pods are looked at that are not managed: no event tells of them.
 	pollInterval = 5 * time.Second
 )
@@ -72,7 +70,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	known := r.jobs.Of(req.NamespacedName, job.UID)
 	if isFresh, err := r.isFresh(ctx, job, known); err != nil || !isFresh {
-		return ctrl.Result{RequeueAfter: lookAgain}, err
+		return ctrl.Result{RequeueAfter: freshness.LookAgain}, err
 	}
 	snapshot, err := r.observe(ctx, job, known)
 	if err != nil {

@@ -158,7 +158,7 @@ func (r *reconciler) workOut(
 		return w, nil
 	}
 	live := &unstructured.Unstructured{}
-	live.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	live.SetGroupVersionKind(podKind)
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(pod), live); err != nil {
 		return w, fmt.Errorf("reading Pod %s: %w", pod.Name, err)
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -54,9 +53,9 @@ type reconciler struct {
 
 // namespace is what is remembered of a namespace between two decisions. Losing it costs a fresh read.
 type namespace struct {
-	check   freshness.Check[baseline] // passed: and no write of ours has an unknown outcome
-	known   ownLedgers                // while the check is passed
-	next    time.Time                 // when the next decision may be made
+	check   freshness.Check[freshness.Namespace] // passed: and no write of ours has an unknown outcome
+	known   ownLedgers                           // while the check is passed
+	next    time.Time                            // when the next decision may be made
 	waiting map[types.UID]*waitingPod
 	pods    podcache.Memo[grants.Pod]
 }
@@ -94,7 +93,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	snapshot, err := r.snapshot(ctx, req.Name, o)
 	if errors.Is(err, errCollaSetsUnknown) || errors.Is(err, errNamespaceUnknown) {
-		return ctrl.Result{RequeueAfter: lookAgain}, nil
+		return ctrl.Result{RequeueAfter: freshness.LookAgain}, nil
 	}
 	if err != nil {
 		return ctrl.Result{}, err
@@ -105,8 +104,9 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	plan := r.decide(req.Name, snapshot)
 	askAgain := r.asker.Ask(req.Name, plan.Questions)
 	if err := r.apply(ctx, req, ns, o, plan); err != nil {
-		return r.after(ctx, ns, err)
+		return r.after(ctx, req, ns, err)
 	}
+	r.writes.Conflicts.None(req.NamespacedName)
 	noteAgain := r.notes.pass(req.Name, ns, plan.Notes, r.clock.Now())
 	return ctrl.Result{RequeueAfter: grants.Soonest(grants.Soonest(plan.NextLook, askAgain), noteAgain)},
 		errors.Join(r.mirror(ctx, req.Name, plan.Budgets), r.release(ctx, rules))
@@ -158,12 +158,12 @@ func stalledReason(s *appsv1alpha1.PodTransitionRuleStatus) string {
 
 // after says how to go on after a write failed. A rule that changed or went is no error. A write whose answer was lost
 // may have been made: the cache must show how it ended before it is decided on again.
-func (r *reconciler) after(ctx context.Context, ns *namespace, err error) (ctrl.Result, error) {
+func (r *reconciler) after(ctx context.Context, req ctrl.Request, ns *namespace, err error) (ctrl.Result, error) {
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		conflicts.Inc()
 		ctrl.LoggerFrom(ctx).V(1).Info("a rule changed meanwhile; deciding anew", "answer", err.Error())
-		return ctrl.Result{RequeueAfter: interval + rand.N(interval)}, nil
+		return ctrl.Result{RequeueAfter: max(interval, r.writes.Conflicts.Met(req.NamespacedName))}, nil
 	default:
 		ns.check.Repeat()
 		return ctrl.Result{}, err
