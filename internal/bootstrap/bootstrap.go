@@ -22,7 +22,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/runtime"
 	cliflag "k8s.io/component-base/cli/flag"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -42,8 +41,6 @@ type Component struct {
 	LeaderElected bool
 	// Concurrency is the default of --concurrency: reconciles of one controller running at a time. Zero means 1.
 	Concurrency int
-	// Scheme adds the kinds that the component uses beyond those of Kubernetes itself. Nil adds none.
-	Scheme func(*runtime.Scheme) error
 	// Cache says what the component caches, by label, field and transform. Nil caches whole objects without their
 	// managed fields. It is called once, after the flags were validated. DefaultTransform and DefaultNamespaces are
 	// filled in afterwards where it left them nil (StripManagedFields; --namespaces).

@@ -22,6 +22,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -241,6 +243,7 @@ func TestManagerOptionsFollowTheFlags(t *testing.T) {
 	require.True(t, *m.Controller.EnableWarmup, "a standby fills its caches")
 	require.Equal(t, map[string]cache.Config{"web": {}, "db": {}}, m.Cache.DefaultNamespaces)
 	require.True(t, m.Scheme.Recognizes(corev1.SchemeGroupVersion.WithKind("Pod")))
+	require.True(t, m.Scheme.Recognizes(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind)))
 	require.True(t, m.Metrics.SecureServing, "by default")
 	require.NotNil(t, m.Metrics.FilterProvider, "and to nobody without a right")
 

@@ -21,6 +21,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
 // cachesCheck is the name of the readiness check that every component has.
@@ -88,10 +90,8 @@ func (c *Component) managerOptions(o *Options) (ctrl.Options, error) {
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		return ctrl.Options{}, fmt.Errorf("adding the kinds of Kubernetes: %w", err)
 	}
-	if c.Scheme != nil {
-		if err := c.Scheme(scheme); err != nil {
-			return ctrl.Options{}, fmt.Errorf("adding the kinds of %s: %w", c.Name, err)
-		}
+	if err := appsv1alpha1.AddToScheme(scheme); err != nil {
+		return ctrl.Options{}, fmt.Errorf("adding the kinds of the suite: %w", err)
 	}
 	m := ctrl.Options{
 		Scheme:                        scheme,

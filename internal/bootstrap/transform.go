@@ -6,7 +6,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
 // StripManagedFields drops metadata.managedFields, often a third of an object, before it enters the cache. It is the
@@ -16,6 +19,11 @@ func StripManagedFields(object any) (any, error) {
 		accessor.SetManagedFields(nil)
 	}
 	return object, nil
+}
+
+// Managed selects what the suite controls.
+func Managed() labels.Selector {
+	return labels.SelectorFromSet(labels.Set{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
 }
 
 // OnlyAnnotations returns those annotations whose keys are wanted, nil if none is: in a cache others only take

@@ -139,7 +139,7 @@ func atGoal(t testing.TB, pods int) *resting {
 	s.r = &reconciler{
 		server: &server{client: s, live: s, writes: freshness.New(s, s.clock), events: &events.FakeRecorder{},
 			clock: s.clock, evictions: &atomic.Bool{}},
-		serverCan: canLeast, cached: s.cached, protocol: true, memory: newMemory(),
+		serverCan: canLeast, cached: s.cached, protocol: true, memory: &stateCache{},
 		window: newWindow(setplan.DefaultLimits(), s.clock),
 	}
 	s.handler, s.queue = listener{s.r.client, s.r.memory, s.r.window}.podEvents(handler.Funcs{}),

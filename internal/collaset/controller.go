@@ -19,8 +19,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	lifecyclev1alpha1 "k8s.io/api/lifecycle/v1alpha1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
@@ -86,7 +84,6 @@ func Component() bootstrap.Component {
 			"CollaSets reconciled at a time.",
 		LeaderElected: true,
 		Concurrency:   8,
-		Scheme:        func(s *runtime.Scheme) error { return appsv1alpha1.AddToScheme(s) },
 		Cache:         func(*bootstrap.Options) cache.Options { return cacheOptions(own.pods) },
 		AddFlags: func(fs *pflag.FlagSet) {
 			fs.BoolVar(&own.podOpsLifecycle, "pod-ops-lifecycle", own.podOpsLifecycle,
@@ -114,7 +111,7 @@ func newPodStore() *podcache.Store {
 
 // cacheOptions keeps of the cluster's Pods and claims only managed ones, and of Pods only what is read here.
 func cacheOptions(pods *podcache.Store) cache.Options {
-	managed := labels.SelectorFromSet(labels.Set{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
+	managed := bootstrap.Managed()
 	return cache.Options{NewInformer: pods.NewInformer, ByObject: map[client.Object]cache.ByObject{
 		&corev1.Pod{}:                   {Label: managed, Transform: stripPod},
 		&corev1.PersistentVolumeClaim{}: {Label: managed},
@@ -236,7 +233,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, own settings) error {
 		cached:   own.pods,
 		protocol: own.podOpsLifecycle, conventions: own.conventions(),
 		window: newWindow(own.limits, clock.RealClock{}),
-		memory: newMemory(),
+		memory: &stateCache{},
 		nodes:  &nodes{cache: mgr.GetCache(), sets: mgr.GetClient()}, serverCan: detector.Capabilities,
 	}
 	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind),

@@ -119,7 +119,7 @@ func TestAViewOfThePastCreatesNothing(t *testing.T) {
 			require.NoError(t, w.store.Delete(t.Context(), &gone))
 			w.see()
 			past(w)
-			w.r.memory, w.r.writes = newMemory(), freshness.New(w.cache, w.clock)
+			w.r.memory, w.r.writes = &stateCache{}, freshness.New(w.cache, w.clock)
 			w.forget()
 			result, err := w.reconcile()
 			looksAgain(t, result, err)

@@ -253,8 +253,7 @@ func TestRefusedStatus(t *testing.T) {
 			w.see()
 		}
 		tries := w.count("patch CollaSet/status")
-		assert.LessOrEqual(t, tries, 8)
-		assert.GreaterOrEqual(t, tries, 3)
+		assert.Equal(t, 2, tries, "one a second")
 		w.edit(func(s *appsv1alpha1.CollaSet) { s.Status.Replicas = 7 })
 		w.refuse = nil
 		_, err := w.reconcile()

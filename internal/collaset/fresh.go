@@ -34,8 +34,8 @@ const anyVersion = "1"
 // decided on, and would be refused as long as the view is old; but a creation cannot, and an entry is given up because
 // of a Pod that is not there. Without it Pods are made twice, and instance IDs given away that are in use.
 func (s *server) ensureFresh(ctx context.Context, o *observation) error {
-	fresh, err := o.memory.view.Pass(s.clock.Now(), func() (*baseline, error) { return s.readBaseline(ctx, o) }, o.shows)
-	if err == nil && !fresh {
+	wait, err := o.memory.view.Pass(s.clock.Now(), func() (*baseline, error) { return s.readBaseline(ctx, o) }, o.shows)
+	if err == nil && wait > 0 {
 		return errStale
 	}
 	return err

@@ -70,7 +70,7 @@ func TestAViewOfThePastWritesNoStatus(t *testing.T) {
 	pod := w.pods()[0]
 	pod.Annotations = map[string]string{"changed": "since"}
 	require.NoError(t, w.store.Update(t.Context(), &pod))
-	w.r.memory, w.r.writes = newMemory(), freshness.New(w.cache, w.clock)
+	w.r.memory, w.r.writes = &stateCache{}, freshness.New(w.cache, w.clock)
 	for range 5 {
 		result, err := w.reconcile()
 		require.NoError(t, err)

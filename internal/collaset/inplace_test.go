@@ -145,7 +145,7 @@ func TestAResizeIsWrittenAgainUntilItIs(t *testing.T) {
 
 			w.forget()
 			w.see()
-			w.r.memory = newMemory() // another process goes on
+			w.r.memory = &stateCache{} // another process goes on
 			w.look()
 			assert.Equal(t, []string{"patch Pod/resize"}, onlyPods(w.written))
 			assert.Equal(t, "200m", w.pods()[0].Spec.Containers[0].Resources.Requests.Cpu().String())

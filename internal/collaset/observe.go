@@ -76,7 +76,7 @@ type podReader interface {
 func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*observation, error) {
 	key := client.ObjectKeyFromObject(set)
 	o := &observation{
-		set: set, memory: r.memory.of(key, set.UID), candidates: map[string]*corev1.Pod{},
+		set: set, memory: r.memory.Of(key, set.UID), candidates: map[string]*corev1.Pod{},
 		claims: map[string]*corev1.PersistentVolumeClaim{},
 	}
 	h, err := revisions{r.server}.observe(ctx, set, &o.memory.revisions, r.serverCan)

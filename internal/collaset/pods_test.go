@@ -105,9 +105,9 @@ func TestAnOrderEndsWithWhatItWasGivenFor(t *testing.T) {
 			w.edit(func(s *appsv1alpha1.CollaSet) { s.Status.Halted = &appsv1alpha1.HaltedRollout{Revision: "x"} })
 		},
 		"a decision had no such order": func(w *world) {
-			w.r.memory.find(key, w.set().UID).follow(&observation{set: w.set(), selector: labels.Everything()}, &setplan.Plan{})
+			w.r.memory.Find(key, w.set().UID).follow(&observation{set: w.set(), selector: labels.Everything()}, &setplan.Plan{})
 		},
-		"the program started anew": func(w *world) { w.r.memory = newMemory() },
+		"the program started anew": func(w *world) { w.r.memory = &stateCache{} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := permitted(t)
@@ -152,7 +152,7 @@ func TestAStepThatFailedIsMadeAgain(t *testing.T) {
 func TestAStepThatFailsBesideADecision(t *testing.T) {
 	w := permitted(t)
 	decisions := w.decisions()
-	m := w.r.memory.find(key, w.set().UID)
+	m := w.r.memory.Find(key, w.set().UID)
 	p := podOf(&w.pods()[0], m.rollout.Load().selector)
 	o := &observation{set: w.set(), memory: m}
 	require.ErrorIs(t, w.r.window.once(o, &p, nil, func() error {
@@ -186,7 +186,7 @@ func TestDecisionsAboutASetKeepALeastInterval(t *testing.T) {
 	w := newWorld(t, true, collaSet(34))
 	require.Zero(t, w.r.window.untilDecision(key, nil), "nothing was decided yet")
 	w.settle()
-	m := w.r.memory.find(key, w.set().UID)
+	m := w.r.memory.Find(key, w.set().UID)
 	require.Zero(t, w.r.window.untilDecision(key, m), "long ago")
 	w.change(image("nginx:2"))
 	w.look()
@@ -202,7 +202,7 @@ func TestDecisionsAboutASetKeepALeastInterval(t *testing.T) {
 func BenchmarkPodEvent(b *testing.B) {
 	s := atGoal(b, 5000)
 	s.updateHalf()
-	m := s.r.memory.find(key, s.set.UID)
+	m := s.r.memory.Find(key, s.set.UID)
 	order := m.rollout.Load()
 	require.NotEmpty(b, order.From)
 	var pod *corev1.Pod

@@ -66,7 +66,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	set := &appsv1alpha1.CollaSet{}
 	if err := r.client.Get(ctx, req.NamespacedName, set); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.memory.forget(req.NamespacedName)
+			r.memory.Forget(req.NamespacedName)
 			r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer { return w.Forget(req.NamespacedName, now) })
 			r.writes.Forget(req.NamespacedName)
 		}
@@ -93,7 +93,7 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	}
 	set = readBy(r.conventions, set)
 	began, key := r.clock.Now(), client.ObjectKeyFromObject(set)
-	m := r.memory.of(key, set.UID)
+	m := r.memory.Of(key, set.UID)
 	o, err := r.observe(ctx, set)
 	if err != nil {
 		m.rollout.Store(nil)

@@ -23,13 +23,13 @@ import (
 
 func TestCollaSetThatIsGoneIsForgotten(t *testing.T) {
 	w := newWorld(t, true)
-	w.r.memory.of(key, "web")
+	w.r.memory.Of(key, "web")
 	w.r.writes.Created(key, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p",
 		ResourceVersion: "9999"}})
 	result, err := w.reconcile()
 	require.NoError(t, err)
 	assert.Zero(t, result)
-	assert.Empty(t, w.r.memory.sets)
+	assert.Nil(t, w.r.memory.Find(key, ""))
 	wait, err := w.r.writes.Unobserved(t.Context(), key)
 	require.NoError(t, err)
 	assert.Zero(t, wait)
@@ -200,7 +200,7 @@ func TestNothingIsWrittenAtTheGoal(t *testing.T) {
 			assert.Len(t, recorder.Events, recorded)
 
 			// A process that starts afresh has nothing to write either.
-			w.r.memory = newMemory()
+			w.r.memory = &stateCache{}
 			_, err := w.reconcile()
 			require.NoError(t, err)
 			assert.Empty(t, w.written)

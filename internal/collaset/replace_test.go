@@ -174,7 +174,7 @@ func TestHalfDoneReplacementsAreTakenOver(t *testing.T) {
 		require.NoError(t, w.store.Update(t.Context(), &pod))
 	}
 	w.change(func(s *appsv1alpha1.CollaSetSpec) { s.UpdateStrategy.MaxSurge = nil })
-	w.r.memory = newMemory()
+	w.r.memory = &stateCache{}
 	w.forget()
 	w.told()
 	w.rounds("nginx:1")

@@ -19,7 +19,6 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/failures"
-	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/shorten"
 )
 
@@ -45,10 +44,24 @@ const maxNote = 1000
 
 // statusWrites is what became of writes of status.
 type statusWrites struct {
-	// at is when status was last written.
+	// at is when status was last written, or refused because the CollaSet is newer than the cache shows.
 	at time.Time
-	// refused is the last write that met a newer CollaSet than the cache shows.
-	refused freshness.Refusal
+	// refused is the resourceVersion of the CollaSet on which it was refused, "" if it was written.
+	refused string
+}
+
+// pause is how long not to write a status. One that was refused waits longest until the cache shows another version:
+// looks that come by themselves, or by events of Pods, would have it refused again.
+func (w *statusWrites) pause(
+	set *appsv1alpha1.CollaSet, after appsv1alpha1.CollaSetStatus, now time.Time,
+) time.Duration {
+	switch {
+	case w.refused == set.ResourceVersion:
+		return statusPauseMost - now.Sub(w.at)
+	case materialChange(set.Status, after):
+		return 0
+	}
+	return statusPauseOf(int(ptr.Deref(set.Spec.Replicas, 0))) - now.Sub(w.at)
 }
 
 // reporter tells users what became of a decision: in status, and in events.
@@ -88,11 +101,7 @@ func (r reporter) updateStatus(
 		return deadline, nil
 	}
 	now := r.clock.Now()
-	if pause := statusPauseOf(int(ptr.Deref(o.set.Spec.Replicas, 0))) - now.Sub(o.memory.status.at); pause > 0 &&
-		!materialChange(o.set.Status, status) {
-		return pause, nil
-	}
-	if pause := o.memory.status.refused.Wait(o.set.ResourceVersion, now); pause > 0 {
+	if pause := o.memory.status.pause(o.set, status, now); pause > 0 {
 		return pause, nil
 	}
 	if unsure {
@@ -103,7 +112,6 @@ func (r reporter) updateStatus(
 	if err := r.storeStatus(ctx, o.memory, o.set, status, now); err != nil {
 		return 0, client.IgnoreNotFound(err)
 	}
-	o.memory.status.at = now
 	r.recordClaimTurns(o.set, &status)
 	r.recordTurns(o, &status)
 	if !equality.Semantic.DeepEqual(o.set.Status.Halted, status.Halted) {
@@ -121,7 +129,7 @@ func (r reporter) reportFailure(ctx context.Context, m *setState, set *appsv1alp
 	now := r.clock.Now()
 	status := setplan.FailedStatus(*set.Status.DeepCopy(), set.Generation, int(ptr.Deref(set.Spec.Replicas, 0)), now,
 		failures.Told(failure))
-	if equality.Semantic.DeepEqual(status, set.Status) || m.status.refused.Wait(set.ResourceVersion, now) > 0 {
+	if equality.Semantic.DeepEqual(status, set.Status) || m.status.pause(set, status, now) > 0 {
 		return failure
 	}
 	return errors.Join(failure, client.IgnoreNotFound(r.storeStatus(ctx, m, set, status, now)))
@@ -135,11 +143,11 @@ func (r reporter) storeStatus(
 	changed.Status = status
 	if err := r.client.Status().Patch(ctx, changed, optimisticPatch(set)); err != nil {
 		if apierrors.IsConflict(err) {
-			m.status.refused.Met(set.ResourceVersion, now)
+			m.status = statusWrites{now, set.ResourceVersion}
 		}
 		return fmt.Errorf("writing status: %w", err)
 	}
-	m.status.refused.None()
+	m.status = statusWrites{at: now}
 	r.writes.Wrote(client.ObjectKeyFromObject(set), changed)
 	return nil
 }

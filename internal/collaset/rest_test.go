@@ -121,7 +121,7 @@ func TestADecisionThatFailedIsMadeAgain(t *testing.T) {
 // A process that has just started makes sure of all Pods before its first write.
 func TestAProcessThatStartedMakesSureFirst(t *testing.T) {
 	w := atRest(t, 3)
-	w.r.memory = newMemory()
+	w.r.memory = &stateCache{}
 	w.looks()
 	require.Empty(t, w.written)
 	for _, is := range []bool{false, true} {

@@ -215,7 +215,7 @@ func (l listener) stepEvents() handler.EventHandler {
 		if !owned {
 			return
 		}
-		m := l.memory.find(set, uid)
+		m := l.memory.Find(set, uid)
 		if m == nil {
 			return
 		}
@@ -270,7 +270,7 @@ func (l listener) podEvents(owner handler.EventHandler) handler.EventHandler {
 			before, of, was := setOf(e.ObjectOld)
 			after, uid, is := setOf(e.ObjectNew)
 			if was && is && before == after && of == uid { // a CollaSet of the same name is not the same
-				m := l.memory.find(after, uid)
+				m := l.memory.Find(after, uid)
 				if m != nil {
 					m.strays.identities.relabelled(e.ObjectNew.GetUID(), saysOf(e.ObjectOld), saysOf(e.ObjectNew))
 				}
@@ -289,15 +289,17 @@ func (l listener) podEvents(owner handler.EventHandler) handler.EventHandler {
 // noteDangling notes a Pod whose controller has the name of a CollaSet and another UID. Where nothing is known of that
 // CollaSet yet, its Pods are read before anything is decided.
 func (l listener) noteDangling(pod client.Object) {
-	if key, uid, owned := setOf(pod); owned && l.memory.find(key, uid) == nil {
-		l.memory.dangles(key, pod.GetName())
+	if key, uid, owned := setOf(pod); owned && l.memory.Find(key, uid) == nil {
+		if m := l.memory.Find(key, ""); m != nil {
+			m.strays.identities.dangles(pod.GetName())
+		}
 	}
 }
 
 // noteEnd notes that a Pod has left the cache because it has ended.
 func (l listener) noteEnd(e event.DeleteEvent) {
 	if key, uid, owned := setOf(e.Object); owned && !e.DeleteStateUnknown && hasEnded(e.Object) {
-		if m := l.memory.find(key, uid); m != nil {
+		if m := l.memory.Find(key, uid); m != nil {
 			m.strays.identities.left(e.Object.GetUID())
 		}
 	}
@@ -340,7 +342,7 @@ func (r *podReconciler) step(ctx context.Context, name types.NamespacedName) (co
 	if !owned {
 		return false, nil
 	}
-	m := r.memory.find(key, uid)
+	m := r.memory.Find(key, uid)
 	if m == nil {
 		return false, nil
 	}

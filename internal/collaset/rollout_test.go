@@ -227,7 +227,7 @@ func TestRollback(t *testing.T) {
 	assert.Equal(t, 1, w.at(second), "what is stored decides")
 	assert.Len(t, slices.DeleteFunc(w.told(), func(e string) bool { return !containsWord(e, "RolledBack") }), 1)
 
-	w.r.memory = newMemory() // a restart
+	w.r.memory = &stateCache{} // a restart
 	w.carryOut()
 	assert.Equal(t, 3, w.at(first))
 	status = w.set().Status

@@ -147,7 +147,7 @@ func TestAPodThatHasEndedIsNotLookedFor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, true, collaSet(2))
 			w.settleManaged()
-			m := &w.r.memory.find(key, w.set().UID).strays
+			m := &w.r.memory.Find(key, w.set().UID).strays
 			require.Equal(t, nothingLost, m.vacancy)
 			pod := w.pods()[1]
 			tc.last(&pod)
@@ -388,7 +388,7 @@ func TestAClaimIsFoundWhateverItLacks(t *testing.T) {
 				w.forget()
 				edit(w, &claim, lose)
 				if after == "while nobody looks" {
-					w.r.memory = newMemory()
+					w.r.memory = &stateCache{}
 				}
 				if after != "and nothing else happens" {
 					require.NoError(t, w.store.Delete(t.Context(), &pod))

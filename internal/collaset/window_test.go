@@ -167,7 +167,7 @@ func TestNobodyIsBegunAnyMore(t *testing.T) {
 			w.r.window.tell(func(window *setplan.Window, now time.Time) setplan.Answer { return window.Hold(key, now) })
 		},
 		"the next order":    func(w *world, _ reconcile.Request) { w.look() },
-		"started anew":      func(w *world, _ reconcile.Request) { w.r.memory = newMemory() },
+		"started anew":      func(w *world, _ reconcile.Request) { w.r.memory = &stateCache{} },
 		"the Pod is gone":   func(w *world, r reconcile.Request) { w.remove(r) },
 		"it is not as then": func(w *world, r reconcile.Request) { w.unfit(r) },
 	} {
@@ -304,7 +304,7 @@ func TestALargeCollaSetWritesItsCountsLessOften(t *testing.T) {
 // TestABeginThatFailsBehindADecision: the decision took the Pod for begun. Nothing else happens to the set any more.
 func TestABeginThatFailsBehindADecision(t *testing.T) {
 	w := flowing(t, func(w *world) { w.change(partition(7)) })
-	m := w.r.memory.find(key, w.set().UID)
+	m := w.r.memory.Find(key, w.set().UID)
 	asked := w.back(w.one())
 	pod := corev1.Pod{}
 	require.NoError(t, w.store.Get(t.Context(), asked[0].NamespacedName, &pod))

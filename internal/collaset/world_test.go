@@ -115,7 +115,7 @@ func newWorld(t *testing.T, protocol bool, objects ...client.Object) *world {
 	w.r = &reconciler{
 		server: &server{client: c, live: c.Client, writes: freshness.New(w.cache, w.clock),
 			events: events.NewFakeRecorder(1000), clock: w.clock, evictions: &atomic.Bool{}},
-		serverCan: canLeast, cached: w, protocol: protocol, memory: newMemory(),
+		serverCan: canLeast, cached: w, protocol: protocol, memory: &stateCache{},
 		window: newWindow(setplan.DefaultLimits(), w.clock),
 	}
 	w.queued = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())

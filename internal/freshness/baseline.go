@@ -19,6 +19,8 @@ const (
 	// ReadAgain is the age at which what a view is compared with is read again: an object that was deleted since would
 	// never come.
 	ReadAgain = time.Second
+	// LookAgain is how long to wait for a cache that is behind.
+	LookAgain = 50 * time.Millisecond
 	// pageSize is how many objects are asked for at a time: few enough for memory, enough for a new leader not to wait
 	// for requests.
 	pageSize = 2000
@@ -71,6 +73,34 @@ func (b *Baseline) ShownBy(cached map[types.UID]string) bool {
 	return found == len(b.Versions)
 }
 
+// Namespace is a namespace as the API server had it, one Baseline for each kind.
+type Namespace []Baseline
+
+// ReadNamespace reads all objects of some kinds.
+func ReadNamespace(
+	ctx context.Context, live client.Reader, namespace string, kinds ...schema.GroupVersionKind,
+) (*Namespace, error) {
+	all := make(Namespace, len(kinds))
+	for i, kind := range kinds {
+		var err error
+		if all[i], err = ReadBaseline(ctx, live, kind, (*metav1.PartialObjectMetadata).GetResourceVersion,
+			client.InNamespace(namespace)); err != nil {
+			return nil, err
+		}
+	}
+	return &all, nil
+}
+
+// ShownBy is Baseline.ShownBy of each kind, in the order in which they were read.
+func (n Namespace) ShownBy(cached ...map[types.UID]string) bool {
+	for i := range n {
+		if !n[i].ShownBy(cached[i]) {
+			return false
+		}
+	}
+	return true
+}
+
 // Check compares what a cache shows with what the API server had at one moment, a B, before anything is decided on it
 // that no precondition of a write protects. It does so until the cache has come that far, and again after Repeat.
 // Nothing has passed the zero value: a cache is started before its process leads, and its first list may be from an API
@@ -88,22 +118,23 @@ func (c *Check[B]) Repeat() { c.passed.Store(false) }
 // Pending reports whether a baseline was read that the cache has not shown yet.
 func (c *Check[B]) Pending() bool { return c.baseline != nil }
 
-// Pass reports whether the view may be decided on: what was read is shown by it. The error is that of read.
-func (c *Check[B]) Pass(now time.Time, read func() (*B, error), shown func(*B) bool) (passed bool, err error) {
+// Pass returns zero if the view may be decided on: what was read is shown by it; else when to look again. The error is
+// that of read.
+func (c *Check[B]) Pass(now time.Time, read func() (*B, error), shown func(*B) bool) (wait time.Duration, err error) {
 	if c.passed.Load() {
-		return true, nil
+		return 0, nil
 	}
 	if c.baseline == nil || now.Sub(c.readAt) > ReadAgain {
 		if c.baseline, err = read(); err != nil {
 			c.baseline = nil
-			return false, err
+			return 0, err
 		}
 		c.readAt = now
 	}
 	if !shown(c.baseline) {
-		return false, nil
+		return LookAgain, nil
 	}
 	c.baseline = nil
 	c.passed.Store(true)
-	return true, nil
+	return 0, nil
 }

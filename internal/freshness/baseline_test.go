@@ -91,10 +91,10 @@ func TestACheckComparesUntilItHasPassedOnce(t *testing.T) {
 	now, reads, failure := time.Unix(1_000_000, 0), 0, error(nil)
 	pass := func(shown int) bool {
 		t.Helper()
-		passed, err := check.Pass(now, func() (*int, error) { reads++; return new(int), failure },
+		wait, err := check.Pass(now, func() (*int, error) { reads++; return new(int), failure },
 			func(*int) bool { return shown > 0 })
 		require.ErrorIs(t, err, failure)
-		return passed
+		return wait == 0 && err == nil
 	}
 	require.False(t, check.Pending())
 	require.False(t, pass(0), "a new process has compared nothing")

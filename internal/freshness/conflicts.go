@@ -33,14 +33,8 @@ func (c *Conflicts) Met(owner types.NamespacedName) time.Duration {
 	if c.inRow == nil {
 		c.inRow = map[types.NamespacedName]int{}
 	}
-	wait := waitAfter(c.inRow[owner])
+	wait := min(firstRetry<<min(c.inRow[owner], 20), lastRetry)
 	c.inRow[owner]++
-	return wait
-}
-
-// waitAfter is how long to wait after a conflict that came after others in a row.
-func waitAfter(others int) time.Duration {
-	wait := min(firstRetry<<min(others, 20), lastRetry)
 	return wait + rand.N(wait*3/2) //nolint:gosec // jitter, no secret
 }
 
@@ -61,32 +55,3 @@ func (t *Tracker) Refused(ctx context.Context, live client.Reader, pod types.Nam
 	}
 	return t.Conflicts.Met(pod)
 }
-
-// Refusal remembers that a write of one object was refused because the object is newer than the cache shows. Looks
-// that come by themselves, or by events of other objects, would have the same write refused again; it is to wait
-// until the cache shows another version of the object, or for as long as Conflicts says. What else a look has to
-// write may go on meanwhile.
-//
-// The zero value remembers none. It is not safe for concurrent use.
-type Refusal struct {
-	version string // of the object, as the cache showed it
-	until   time.Time
-	inRow   int
-}
-
-// Met notes that a write on a version of the object was refused.
-func (r *Refusal) Met(version string, now time.Time) {
-	r.version, r.until = version, now.Add(waitAfter(r.inRow))
-	r.inRow++
-}
-
-// Wait is for how long not to write on a version of the object; 0 if nothing is known against it.
-func (r *Refusal) Wait(version string, now time.Time) time.Duration {
-	if r.version != version {
-		return 0
-	}
-	return max(0, r.until.Sub(now))
-}
-
-// None notes that a write was made.
-func (r *Refusal) None() { *r = Refusal{} }

@@ -14,8 +14,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -47,7 +45,6 @@ func Component() bootstrap.Component {
 			"(protection finalizers).",
 		LeaderElected: true,
 		Concurrency:   16,
-		Scheme:        addToScheme,
 		Cache:         cacheOptions,
 		AddFlags:      waits.add,
 		Validate:      func(*bootstrap.Options) error { return waits.parse() },
@@ -57,14 +54,11 @@ func Component() bootstrap.Component {
 	}
 }
 
-func addToScheme(s *runtime.Scheme) error { return appsv1alpha1.AddToScheme(s) }
-
 // cacheOptions keeps of the cluster's Pods only managed ones, and of those only
 // what the protocol reads.
 func cacheOptions(*bootstrap.Options) cache.Options {
-	managed := labels.SelectorFromSet(labels.Set{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
 	return cache.Options{NewInformer: new(podcache.Store).NewInformer, ByObject: map[client.Object]cache.ByObject{
-		&corev1.Pod{}: {Label: managed, Transform: stripPod},
+		&corev1.Pod{}: {Label: bootstrap.Managed(), Transform: stripPod},
 	}}
 }
 

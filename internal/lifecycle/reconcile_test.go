@@ -75,7 +75,7 @@ func newReconciler(
 	t.Helper()
 	scheme := runtime.NewScheme()
 	require.NoError(t, clientgoscheme.AddToScheme(scheme))
-	require.NoError(t, addToScheme(scheme))
+	require.NoError(t, appsv1alpha1.AddToScheme(scheme))
 	if funcs.SubResourcePatch == nil {
 		funcs.SubResourcePatch = patchBoth
 	}

@@ -38,7 +38,7 @@ type refusal struct {
 
 // apply carries a plan out, and reports whether a write met an object that had changed or was gone.
 func (r *reconciler) apply(
-	ctx context.Context, job *appsv1alpha1.OperationJob, known *remembered, plan *jobplan.Plan,
+	ctx context.Context, job *appsv1alpha1.OperationJob, known *jobState, plan *jobplan.Plan,
 ) (conflict bool, err error) {
 	conflict, err = r.writePods(ctx, job, known, plan.Writes)
 	switch other := r.writeJob(ctx, job, plan); {
@@ -56,7 +56,7 @@ func isOld(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNot
 
 // writePods writes to Pods, several at a time.
 func (r *reconciler) writePods(
-	ctx context.Context, job *appsv1alpha1.OperationJob, known *remembered, writes []jobplan.Write,
+	ctx context.Context, job *appsv1alpha1.OperationJob, known *jobState, writes []jobplan.Write,
 ) (conflict bool, err error) {
 	now := r.clock.Now()
 	var mu sync.Mutex // of what follows, and of known
@@ -82,6 +82,9 @@ func (r *reconciler) writePods(
 				since := known.refused[w.Pod.View.UID].since
 				if since.IsZero() {
 					since = now
+				}
+				if known.refused == nil {
+					known.refused = map[types.UID]refusal{}
 				}
 				known.refused[w.Pod.View.UID] = refusal{why, since, now.Add(jobplan.RefusedAgain)}
 			case isOld(failed):

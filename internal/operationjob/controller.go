@@ -13,8 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -43,7 +41,6 @@ func Component() bootstrap.Component {
 			"and taken out of service by lifecycle-controller. --concurrency is the number of jobs at the same time.",
 		LeaderElected: true,
 		Concurrency:   4,
-		Scheme:        func(s *runtime.Scheme) error { return appsv1alpha1.AddToScheme(s) },
 		Cache:         cacheOptions,
 		Setup:         setup,
 	}
@@ -51,9 +48,8 @@ func Component() bootstrap.Component {
 
 // cacheOptions caches managed Pods only; others are read from the API server when a job needs them.
 func cacheOptions(*bootstrap.Options) cache.Options {
-	managed := labels.SelectorFromSet(labels.Set{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
 	return cache.Options{NewInformer: new(podcache.Store).NewInformer, ByObject: map[client.Object]cache.ByObject{
-		&corev1.Pod{}: {Label: managed, Transform: stripPod},
+		&corev1.Pod{}: {Label: bootstrap.Managed(), Transform: stripPod},
 	}}
 }
 
@@ -95,7 +91,6 @@ func addController(ctx context.Context, mgr ctrl.Manager) error {
 		writes: freshness.New(mgr.GetCache(), clock.RealClock{}),
 		events: mgr.GetEventRecorder(Name),
 		clock:  clock.RealClock{},
-		jobs:   newMemory(),
 	}
 	if err := metric.Register(metric.RegistryOf(mgr), newGauges(ctx, mgr.GetCache(), mgr.Elected())); err != nil {
 		return err

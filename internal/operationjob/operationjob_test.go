@@ -178,7 +178,7 @@ func TestJ11AnOwnWriteThatIsNotSeenForLong(t *testing.T) {
 	cached := &staleReader{Client: server, jobs: build(job.DeepCopy())}
 	clk := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
 	r := &reconciler{client: cached, live: server, writes: freshness.New(cached, clk),
-		events: events.NewFakeRecorder(100), clock: clk, jobs: newMemory()}
+		events: events.NewFakeRecorder(100), clock: clk}
 	key := client.ObjectKeyFromObject(job)
 	look := func(times int, step time.Duration) {
 		for range times {
@@ -315,7 +315,7 @@ func TestAWriteThatIsRefusedIsPutOff(t *testing.T) {
 	}
 	clk := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
 	r := &reconciler{client: c, live: c, evict: refuse, writes: freshness.New(c, clk),
-		events: events.NewFakeRecorder(100), clock: clk, jobs: newMemory()}
+		events: events.NewFakeRecorder(100), clock: clk}
 	key := client.ObjectKeyFromObject(job)
 	look := func(times int) {
 		for range times {
@@ -357,10 +357,10 @@ func TestAStaleJobIsNotDecidedOn(t *testing.T) {
 			cached := build(job.DeepCopy(), pod("a", "CollaSet", "web"))
 			clk := clocktesting.NewFakeClock(at.Time)
 			r := &reconciler{client: cached, live: live, writes: freshness.New(cached, clk),
-				events: events.NewFakeRecorder(100), clock: clk, jobs: newMemory()}
+				events: events.NewFakeRecorder(100), clock: clk}
 			result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(job)})
 			require.NoError(t, err)
-			require.Equal(t, lookAgain, result.RequeueAfter)
+			require.Equal(t, freshness.LookAgain, result.RequeueAfter)
 			var now corev1.Pod
 			require.NoError(t, cached.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "a"}, &now))
 			require.NotContains(t, now.Labels, appsv1alpha1.ToReplaceLabel)

@@ -3,7 +3,6 @@ package operationjob
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +19,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/operationjob/jobplan"
+	"kusionstack.io/kuperator/internal/remembered"
 )
 
 const (
@@ -28,8 +28,6 @@ const (
 	// served at once.
 	interval  = 200 * time.Millisecond
 	perTarget = time.Millisecond
-	// lookAgain is how long to wait for a cache that is behind.
-	lookAgain = 50 * time.Millisecond
 	// pollInterval is how often Pods are looked at that are not managed: no event tells of them.
 	pollInterval = 5 * time.Second
 )
@@ -42,18 +40,11 @@ type reconciler struct {
 	writes *freshness.Tracker
 	events events.EventRecorder
 	clock  clock.PassiveClock
-	jobs   *memory
+	jobs   remembered.Map[jobState]
 }
 
-// memory is what is remembered of jobs between two decisions. Losing it costs a write that is refused again.
-type memory struct {
-	mu  sync.Mutex
-	all map[types.NamespacedName]*remembered
-}
-
-// remembered is of one job. One worker at a time uses it.
-type remembered struct {
-	uid  types.UID
+// jobState is what is remembered of a job between two decisions. Losing it costs a write that is refused again.
+type jobState struct {
 	next time.Time // when the next decision may be made
 	// fresh is whether the cache was seen to show the job as it is, and no write of it since has an unknown outcome.
 	fresh bool
@@ -61,28 +52,10 @@ type remembered struct {
 	refused map[types.UID]refusal
 }
 
-func newMemory() *memory { return &memory{all: map[types.NamespacedName]*remembered{}} }
-
-func (m *memory) of(key types.NamespacedName) *remembered {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.all[key] == nil {
-		m.all[key] = &remembered{refused: map[types.UID]refusal{}}
-	}
-	return m.all[key]
-}
-
-func (m *memory) forget(key types.NamespacedName) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.all, key)
-}
-
 // Reconcile decides on one job.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	known := r.jobs.of(req.NamespacedName)
-	if wait := known.next.Sub(r.clock.Now()); wait > 0 {
-		return ctrl.Result{RequeueAfter: wait}, nil
+	if known := r.jobs.Find(req.NamespacedName, ""); known != nil && known.next.After(r.clock.Now()) {
+		return ctrl.Result{RequeueAfter: known.next.Sub(r.clock.Now())}, nil
 	}
 	if wait, err := r.writes.Unobserved(ctx, req.NamespacedName); err != nil || wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, err
@@ -91,15 +64,13 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.client.Get(ctx, req.NamespacedName, job); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.writes.Forget(req.NamespacedName)
-			r.jobs.forget(req.NamespacedName)
+			r.jobs.Forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if known.uid != job.UID {
-		known.uid, known.refused, known.fresh = job.UID, map[types.UID]refusal{}, false
-	}
+	known := r.jobs.Of(req.NamespacedName, job.UID)
 	if isFresh, err := r.isFresh(ctx, job, known); err != nil || !isFresh {
-		return ctrl.Result{RequeueAfter: lookAgain}, err
+		return ctrl.Result{RequeueAfter: freshness.LookAgain}, err
 	}
 	snapshot, err := r.observe(ctx, job, known)
 	if err != nil {
@@ -138,7 +109,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 // isFresh reports whether the cache shows the job as it is. No precondition of a write to a Pod protects a decision on
 // an older one: the leader before may have released the Pod since, and let the job go. One look for each job is enough,
 // for this process makes all writes of its status after that.
-func (r *reconciler) isFresh(ctx context.Context, job *appsv1alpha1.OperationJob, known *remembered) (bool, error) {
+func (r *reconciler) isFresh(ctx context.Context, job *appsv1alpha1.OperationJob, known *jobState) (bool, error) {
 	if known.fresh {
 		return true, nil
 	}
@@ -153,7 +124,7 @@ func (r *reconciler) isFresh(ctx context.Context, job *appsv1alpha1.OperationJob
 
 // observe reads what a decision needs.
 func (r *reconciler) observe(
-	ctx context.Context, job *appsv1alpha1.OperationJob, known *remembered,
+	ctx context.Context, job *appsv1alpha1.OperationJob, known *jobState,
 ) (jobplan.Snapshot, error) {
 	s := jobplan.Snapshot{Job: job, Now: r.clock.Now(), Targets: make([]jobplan.Target, len(job.Status.TargetDetails))}
 	if job.Spec.TargetSelector != nil && job.Status.StartTime == nil && job.DeletionTimestamp == nil {

@@ -175,7 +175,7 @@ func (r *reconciler) changeOf(
 	ctx context.Context, v *view, ns *namespace, p *decoplan.Pod,
 ) (*corev1.Pod, revision.Change, error) {
 	object := &unstructured.Unstructured{}
-	object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	object.SetGroupVersionKind(podKind)
 	err := r.live.Get(ctx, client.ObjectKey{Namespace: v.name, Name: p.View.Name}, object)
 	if err != nil {
 		return nil, revision.Change{}, err

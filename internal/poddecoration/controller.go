@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -51,7 +50,6 @@ func Component() bootstrap.Component {
 			"--concurrency is the number of namespaces at the same time.",
 		LeaderElected: true,
 		Concurrency:   4,
-		Scheme:        func(s *runtime.Scheme) error { return appsv1alpha1.AddToScheme(s) },
 		Cache: func(*bootstrap.Options) cache.Options {
 			return cache.Options{NewInformer: own.pods.NewInformer, ByObject: map[client.Object]cache.ByObject{
 				&corev1.Pod{}:                {Transform: stripPod},
@@ -96,14 +94,13 @@ func (own *settings) addController(ctx context.Context, mgr ctrl.Manager) error 
 		return err
 	}
 	r := &reconciler{
-		client:     mgr.GetClient(),
-		live:       mgr.GetAPIReader(),
-		cached:     own.pods,
-		writes:     freshness.New(mgr.GetCache(), clock.RealClock{}),
-		events:     mgr.GetEventRecorder(Name),
-		clock:      clock.RealClock{},
-		serverCan:  detector.Capabilities,
-		namespaces: newMemory(),
+		client:    mgr.GetClient(),
+		live:      mgr.GetAPIReader(),
+		cached:    own.pods,
+		writes:    freshness.New(mgr.GetCache(), clock.RealClock{}),
+		events:    mgr.GetEventRecorder(Name),
+		clock:     clock.RealClock{},
+		serverCan: detector.Capabilities,
 	}
 	if err := metric.Register(metric.RegistryOf(mgr), newGauges(ctx, mgr.GetCache(), mgr.Elected())); err != nil {
 		return err

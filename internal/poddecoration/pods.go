@@ -96,7 +96,7 @@ func (w *worked) difference() *decoplan.Difference {
 func (r *reconciler) observeChanges(
 	ctx context.Context, v *view, ns *namespace, can revision.Capabilities,
 ) (more bool, err error) {
-	if ns.changesFor != can {
+	if ns.changes == nil || ns.changesFor != can {
 		ns.changes, ns.changesFor = map[changeKey]worked{}, can
 	}
 	needed, reads := map[changeKey]worked{}, 0
@@ -158,7 +158,7 @@ func (r *reconciler) workOut(
 		return w, nil
 	}
 	live := &unstructured.Unstructured{}
-	live.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	live.SetGroupVersionKind(podKind)
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(pod), live); err != nil {
 		return w, fmt.Errorf("reading Pod %s: %w", pod.Name, err)
 	}

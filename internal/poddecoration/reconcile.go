@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
@@ -25,6 +23,7 @@ import (
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/poddecoration/decoplan"
+	"kusionstack.io/kuperator/internal/remembered"
 	"kusionstack.io/kuperator/internal/revision"
 )
 
@@ -36,11 +35,12 @@ const (
 	// recordedFor is how long a revision that an entry of a ResourceContext names is taken to be in use: to look again
 	// costs a list.
 	recordedFor = 10 * time.Minute
-	// lookAgain is how long to wait for a cache that is behind.
-	lookAgain = 50 * time.Millisecond
 )
 
-var decorationKind = appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodDecorationKind)
+var (
+	decorationKind = appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodDecorationKind)
+	podKind        = corev1.SchemeGroupVersion.WithKind("Pod")
+)
 
 type reconciler struct {
 	client     client.Client
@@ -50,45 +50,13 @@ type reconciler struct {
 	events     events.EventRecorder
 	clock      clock.PassiveClock
 	serverCan  func(context.Context) (revision.Capabilities, error)
-	namespaces *memory
+	namespaces remembered.Map[namespace]
 }
 
-// memory is what is remembered of namespaces with decorations between two decisions. Losing it costs reads.
-type memory struct {
-	mu  sync.Mutex
-	all map[string]*namespace
-}
-
-func newMemory() *memory { return &memory{all: map[string]*namespace{}} }
-
-func (m *memory) of(name string) *namespace {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.all[name] == nil {
-		m.all[name] = &namespace{
-			rendered: map[types.UID]rendered{}, parsed: map[types.UID]decoration.Decoration{},
-			changes: map[changeKey]worked{}, refused: map[types.UID]refusal{}, recorded: map[types.UID]time.Time{},
-		}
-	}
-	return m.all[name]
-}
-
-func (m *memory) has(name string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.all[name] != nil
-}
-
-func (m *memory) forget(name string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.all, name)
-}
-
-// namespace is what is remembered of one. One worker at a time uses it.
+// namespace is what is remembered of one with decorations between two decisions. Losing it costs reads.
 type namespace struct {
 	next  time.Time // when the next decision may be made
-	check freshness.Check[baseline]
+	check freshness.Check[freshness.Namespace]
 	read  podcache.Memo[decoplan.Pod]
 	// rendered are the present templates by decoration, parsed the contents of revisions.
 	rendered map[types.UID]rendered
@@ -102,9 +70,6 @@ type namespace struct {
 	refused map[types.UID]refusal
 }
 
-// baseline is a namespace as the API server had it after this process won its Lease.
-type baseline struct{ decorations, pods freshness.Baseline }
-
 // view is a namespace as the cache shows it.
 type view struct {
 	name        string
@@ -117,7 +82,7 @@ type view struct {
 // Reconcile decides on one namespace.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	name := req.Name
-	ns := r.namespaces.of(name)
+	ns := r.namespaces.Of(req.NamespacedName, "")
 	if wait := ns.next.Sub(r.clock.Now()); wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
@@ -130,17 +95,19 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if len(v.decorations) == 0 {
 		r.writes.Forget(req.NamespacedName)
-		r.namespaces.forget(name)
+		r.namespaces.Forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
-	isFresh, err := ns.check.Pass(r.clock.Now(), func() (*baseline, error) { return r.readBaseline(ctx, name) }, v.shows)
-	if err != nil || !isFresh {
-		return ctrl.Result{RequeueAfter: lookAgain}, err
+	read := func() (*freshness.Namespace, error) { // of Pods too: one that the leader before has told counts
+		return freshness.ReadNamespace(ctx, r.live, name, decorationKind, podKind)
+	}
+	if wait, err := ns.check.Pass(r.clock.Now(), read, v.shows); err != nil || wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, err
 	}
 	result, err := r.decide(ctx, req, v, ns)
 	switch {
 	case errors.Is(err, errStale):
-		return ctrl.Result{RequeueAfter: lookAgain}, nil
+		return ctrl.Result{RequeueAfter: freshness.LookAgain}, nil
 	case err != nil: // a write may have been made whose answer was lost
 		ns.check.Repeat()
 	}
@@ -149,6 +116,10 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 func (r *reconciler) decide(ctx context.Context, req ctrl.Request, v *view, ns *namespace) (ctrl.Result, error) {
 	ns.next = r.clock.Now().Add(max(interval, time.Duration(len(v.pods))*perPod))
+	if ns.rendered == nil {
+		ns.rendered, ns.parsed = map[types.UID]rendered{}, map[types.UID]decoration.Decoration{}
+		ns.recorded, ns.refused = map[types.UID]time.Time{}, map[types.UID]refusal{}
+	}
 	more, err := r.observe(ctx, v, ns)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -242,20 +213,8 @@ func (r *reconciler) observe(ctx context.Context, v *view, ns *namespace) (more 
 	return more, r.observeWanted(ctx, v)
 }
 
-// readBaseline reads past the cache. Of Pods the list alone would not do: one that the leader before has told counts.
-func (r *reconciler) readBaseline(ctx context.Context, name string) (*baseline, error) {
-	version := (*metav1.PartialObjectMetadata).GetResourceVersion
-	decorations, err := freshness.ReadBaseline(ctx, r.live, decorationKind, version, client.InNamespace(name))
-	if err != nil {
-		return nil, err
-	}
-	pods, err := freshness.ReadBaseline(ctx, r.live, corev1.SchemeGroupVersion.WithKind("Pod"), version,
-		client.InNamespace(name))
-	return &baseline{decorations, pods}, err
-}
-
-// shows reports whether the cache has come at least as far.
-func (v *view) shows(b *baseline) bool {
+// shows reports whether the cache has come at least as far as the API server had after this process won its Lease.
+func (v *view) shows(n *freshness.Namespace) bool {
 	decorations, pods := map[types.UID]string{}, make(map[types.UID]string, len(v.snapshot.Pods))
 	for _, d := range v.decorations {
 		decorations[d.UID] = d.ResourceVersion
@@ -264,5 +223,5 @@ func (v *view) shows(b *baseline) bool {
 		pod := &v.snapshot.Pods[i].View
 		pods[pod.UID] = pod.ResourceVersion
 	}
-	return b.decorations.ShownBy(decorations) && b.pods.ShownBy(pods)
+	return n.ShownBy(decorations, pods)
 }

@@ -65,10 +65,11 @@ func revisionSource(mgr ctrl.Manager) source.Source {
 // decoration that comes has the namespace looked at, and all Pods that it then has.
 func (r *reconciler) podSource(mgr ctrl.Manager) source.Source {
 	namespaces := func(_ context.Context, o client.Object) []reconcile.Request {
-		if !r.namespaces.has(o.GetNamespace()) {
+		req := request(o.GetNamespace())
+		if r.namespaces.Find(req.NamespacedName, "") == nil {
 			return nil
 		}
-		return []reconcile.Request{request(o.GetNamespace())}
+		return []reconcile.Request{req}
 	}
 	return source.Kind(mgr.GetCache(), client.Object(&corev1.Pod{}), handler.EnqueueRequestsFromMapFunc(namespaces),
 		changed)

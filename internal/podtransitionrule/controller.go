@@ -18,7 +18,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -56,7 +55,6 @@ func Component() bootstrap.Component {
 			"--concurrency is the number of namespaces evaluated at the same time.",
 		LeaderElected: true,
 		Concurrency:   4,
-		Scheme:        func(s *runtime.Scheme) error { return appsv1alpha1.AddToScheme(s) },
 		Cache:         f.cacheOptions,
 		AddFlags:      f.add,
 		Validate:      func(*bootstrap.Options) error { return f.validate() },

@@ -17,7 +17,7 @@ import (
 )
 
 func TestWhetherACacheShowsTheBaseline(t *testing.T) {
-	fresh := &baseline{pods: freshness.Baseline{Listed: "100", Versions: map[types.UID]string{"a": "10", "b": "20"}}}
+	fresh := &freshness.Namespace{{Listed: "100", Versions: map[types.UID]string{"a": "10", "b": "20"}}, {Listed: "100"}}
 	cached := func(uidAndVersion ...string) []grants.Pod {
 		var pods []grants.Pod
 		for i := 0; i < len(uidAndVersion); i += 2 {

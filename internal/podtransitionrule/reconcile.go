@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -26,6 +25,7 @@ import (
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
+	"kusionstack.io/kuperator/internal/remembered"
 )
 
 // interval is the least time from the end of one decision about a namespace, with all that it wrote, to the next. The
@@ -48,15 +48,15 @@ type reconciler struct {
 	// annotateAfter is how long something must hold a Pod up before it is written there. Zero means that nothing is.
 	annotateAfter time.Duration
 	figures       *figures
-	namespaces    sync.Map // name to *namespace; one worker at a time uses one
+	namespaces    remembered.Map[namespace]
 	resting       sync.Map // names of namespaces that are at rest
 }
 
 // namespace is what is remembered of a namespace between two decisions. Losing it costs a fresh read.
 type namespace struct {
-	check   freshness.Check[baseline] // passed: and no write of ours has an unknown outcome
-	known   ownLedgers                // while the check is passed
-	next    time.Time                 // when the next decision may be made
+	check   freshness.Check[freshness.Namespace] // passed: and no write of ours has an unknown outcome
+	known   ownLedgers                           // while the check is passed
+	next    time.Time                            // when the next decision may be made
 	waiting map[types.UID]*waitingPod
 	// cleanSince is when the namespace was first seen to have neither rules nor notes of rules.
 	cleanSince time.Time
@@ -98,7 +98,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	snapshot, err := r.snapshot(ctx, req.Name, o)
 	if errors.Is(err, errCollaSetsUnknown) || errors.Is(err, errNamespaceUnknown) {
-		return ctrl.Result{RequeueAfter: lookAgain}, nil
+		return ctrl.Result{RequeueAfter: freshness.LookAgain}, nil
 	}
 	if err != nil {
 		return ctrl.Result{}, err
@@ -109,8 +109,9 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	plan := r.decide(req.Name, snapshot)
 	askAgain := r.asker.Ask(req.Name, plan.Questions)
 	if err := r.apply(ctx, req, ns, o, plan); err != nil {
-		return r.after(ctx, ns, err)
+		return r.after(ctx, req, ns, err)
 	}
+	r.writes.Conflicts.None(req.NamespacedName)
 	err = errors.Join(r.mirror(ctx, req.Name, plan.Budgets), r.release(ctx, rules))
 	noteAgain := r.annotate(ctx, req.Name, ns, plan.Notes)
 	return ctrl.Result{RequeueAfter: grants.Soonest(grants.Soonest(plan.NextLook, askAgain), noteAgain)}, err
@@ -162,12 +163,12 @@ func stalledReason(s *appsv1alpha1.PodTransitionRuleStatus) string {
 
 // after says how to go on after a write failed. A rule that changed or went is no error. A write whose answer was lost
 // may have been made: the cache must show how it ended before it is decided on again.
-func (r *reconciler) after(ctx context.Context, ns *namespace, err error) (ctrl.Result, error) {
+func (r *reconciler) after(ctx context.Context, req ctrl.Request, ns *namespace, err error) (ctrl.Result, error) {
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		conflicts.Inc()
 		ctrl.LoggerFrom(ctx).V(1).Info("a rule changed meanwhile; deciding anew", "answer", err.Error())
-		return ctrl.Result{RequeueAfter: interval + rand.N(interval)}, nil
+		return ctrl.Result{RequeueAfter: max(interval, r.writes.Conflicts.Met(req.NamespacedName))}, nil
 	default:
 		ns.check.Repeat()
 		return ctrl.Result{}, err
@@ -201,17 +202,13 @@ func (r *reconciler) release(ctx context.Context, rules []*appsv1alpha1.PodTrans
 }
 
 func (r *reconciler) namespace(name string) *namespace {
-	remembered, _ := r.namespaces.LoadOrStore(name, &namespace{})
-	ns, ok := remembered.(*namespace)
-	if !ok {
-		return &namespace{} // cannot be: nothing else is stored
-	}
-	return ns
+	return r.namespaces.Of(types.NamespacedName{Name: name}, "")
 }
 
 func (r *reconciler) forget(name string) {
-	r.namespaces.Delete(name)
+	key := types.NamespacedName{Name: name}
+	r.namespaces.Forget(key)
 	r.asker.Forget(name)
 	r.figures.forget(name)
-	r.writes.Forget(types.NamespacedName{Name: name})
+	r.writes.Forget(key)
 }

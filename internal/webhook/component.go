@@ -15,8 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	lifecyclev1alpha1 "k8s.io/api/lifecycle/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -25,7 +23,6 @@ import (
 	crwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/bootstrap"
 	"kusionstack.io/kuperator/internal/revision"
@@ -128,7 +125,6 @@ func Component() bootstrap.Component {
 			"decorates new Pods, takes managed ones out of service before they are deleted or evicted, sets defaults of " +
 			"CollaSets, and rejects CollaSets, PodTransitionRules, PodDecorations and ResourceContexts " +
 			"that can never work. It issues and renews its own certificates, or serves a mounted one.",
-		Scheme:   func(s *runtime.Scheme) error { return appsv1alpha1.AddToScheme(s) },
 		Cache:    func(*bootstrap.Options) cache.Options { return cacheOptions() },
 		AddFlags: func(fs *pflag.FlagSet) { f.add(fs) },
 		Validate: func(*bootstrap.Options) error { return f.validate() },
@@ -194,7 +190,7 @@ func (f *flags) certificate(namespace string) (certificate, error) {
 func cacheOptions() cache.Options {
 	options := certs.CacheOptions(Name)
 	options.ByObject[&corev1.Service{}] = cache.ByObject{
-		Label:     labels.SelectorFromSet(labels.Set{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}),
+		Label:     bootstrap.Managed(),
 		Transform: stripService,
 	}
 	return options

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -81,7 +80,7 @@ func Component() bootstrap.Component {
 // that take part, and of EndpointSlices which Pods they list. A Service or Pod that loses its label leaves the cache
 // with a delete event.
 func CacheOptions() cache.Options {
-	controlled := labels.SelectorFromSet(labels.Set{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
+	controlled := bootstrap.Managed()
 	return cache.Options{NewInformer: new(podcache.Store).NewInformer, ByObject: map[client.Object]cache.ByObject{
 		&corev1.Pod{}:                {Label: controlled, Transform: stripPod},
 		&corev1.Service{}:            {Label: controlled},

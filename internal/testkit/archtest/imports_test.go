@@ -84,7 +84,7 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 		},
 		"a component's code uses the test kit": {
 			given: archtest.Package{ImportPath: m + "/internal/collaset", Imports: []string{m + "/internal/testkit"}},
-			want:  "of internal, itself and bootstrap, callout, decoration, drain, failures, freeze, freshness, imagename, livelist, metric, ondemand, podcache, revision",
+			want:  "of internal, itself and bootstrap, callout, decoration, drain, failures, freeze, freshness, imagename, livelist, metric, ondemand, podcache, remembered, revision",
 		},
 		"the plugin uses a core and the picture": {
 			given: archtest.Package{ImportPath: m + "/internal/plugin",
