@@ -170,7 +170,7 @@ const (
 	ConditionReasonBackendFailed = "BackendFailed"
 	// ConditionReasonInvalid: the employer requests what an adapter cannot do; the message has the remedy.
 	ConditionReasonInvalid = "Invalid"
-	// ConditionReasonFinalizerShared: another employer has the same finalizer, so Pods of both wait; the message names
-	// the one to rename.
+	// ConditionReasonFinalizerShared: an employer of another kind has the same finalizer, so Pods of both wait; the
+	// message names it. One of the two needs another name.
 	ConditionReasonFinalizerShared = "FinalizerShared"
 )

@@ -32,7 +32,6 @@ import (
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
-	"kusionstack.io/kuperator/internal/resourceconsist/traffic"
 )
 
 // proxy is a backend.Mover in memory.
@@ -645,30 +644,22 @@ func TestAbsenceIsAskedForOnce(t *testing.T) {
 	require.Empty(t, expected)
 }
 
-func TestTwoEmployersOfOneFinalizerAreBothTold(t *testing.T) {
-	young := webService()
-	young.Name, young.UID, young.CreationTimestamp = "young", "y",
-		metav1.NewTime(time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC))
-	old := webService()
-	old.CreationTimestamp = metav1.NewTime(time.Date(2026, 4, 1, 0, 0, 0, 0, time.UTC))
-	b := newBench(t, old, young, webPod())
-	b.index("young")
-	web, other := api.EmployerKey("Service", client.ObjectKeyFromObject(old)), api.EmployerKey("Service",
-		client.ObjectKeyFromObject(young))
-	b.pods.backendConditions.reportPod(client.ObjectKeyFromObject(webPod()), b.pods.finalizerConflicts(traffic.Plan{
-		FinalizerConflicts: []traffic.FinalizerConflict{{Employer: web, With: other}, {Employer: other, With: web}}}))
-	for _, name := range []string{"web", "young"} {
-		_, err := b.employers.Reconcile(t.Context(),
-			reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: name}})
-		require.NoError(t, err)
-		service := &corev1.Service{}
-		require.NoError(t, b.client.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: name}, service))
-		condition := conditionOn(service)
-		require.NotNil(t, condition, name)
-		require.Equal(t, api.ConditionReasonFinalizerShared, condition.Reason)
-		require.Contains(t, condition.Message, "give Service/shop/young, the younger one, another name")
-	}
-	require.Len(t, b.told(), 2)
+func TestAnEmployerIsToldThatOneOfAnotherKindHasItsFinalizer(t *testing.T) {
+	pod := webPod()
+	shared, err := podops.Expect(podops.View{}, "Gateway/shop/web", api.Finalizer("web"))
+	require.NoError(t, err)
+	pod.Annotations = map[string]string{
+		podops.AvailableConditionsAnnotation: *shared.Annotations[podops.AvailableConditionsAnnotation]}
+	b := newBench(t, webService(), pod)
+	_, err = b.reconcilePod()
+	require.NoError(t, err)
+	b.reconcileService()
+	condition := conditionOn(b.service())
+	require.NotNil(t, condition)
+	require.Equal(t, api.ConditionReasonFinalizerShared, condition.Reason)
+	require.Equal(t, "the finalizer "+api.Finalizer("web")+" is also that of Gateway/shop/web, so Pods of both wait until "+
+		"both have let go of them: give one of them another name", condition.Message)
+	require.Len(t, b.told(), 1)
 }
 
 func TestBackendConditionsMergeAndTellOnlyChanges(t *testing.T) {

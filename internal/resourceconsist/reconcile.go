@@ -142,7 +142,7 @@ func (c *podController) observe(ctx context.Context, pod *corev1.Pod) (traffic.S
 	return s, errors.Join(errs...)
 }
 
-// finalizerConflicts are what to tell employers of the Pod whose finalizer another one has, too.
+// finalizerConflicts are what to tell employers of the Pod whose finalizer one of another kind has, too.
 func (c *podController) finalizerConflicts(plan traffic.Plan) map[subject]metav1.Condition {
 	told := map[subject]metav1.Condition{}
 	for _, conflict := range plan.FinalizerConflicts {
@@ -151,29 +151,11 @@ func (c *podController) finalizerConflicts(plan traffic.Plan) map[subject]metav1
 			continue
 		}
 		told[subject{key, "", "finalizer of " + conflict.With}] = failure(api.ConditionReasonFinalizerShared, fmt.Sprintf(
-			"the finalizer %s is also that of %s, so Pods of both wait until both have let go of them: %s",
-			api.Finalizer(key.Name), conflict.With, c.toRename(key, conflict.With)))
+			"the finalizer %s is also that of %s, so Pods of both wait until both have let go of them: "+
+				"give one of them another name",
+			api.Finalizer(key.Name), conflict.With))
 	}
 	return told
-}
-
-// toRename says which of two employers with the same finalizer to rename: the younger.
-func (c *podController) toRename(a client.ObjectKey, with string) string {
-	b, ok := keyOf(c.kind, with)
-	if !ok {
-		return "give one of them another name"
-	}
-	one, other := c.employers.get(a), c.employers.get(b)
-	younger := max(api.EmployerKey(c.kind, a), with)
-	if one != nil && other != nil {
-		switch x, y := one.object.GetCreationTimestamp(), other.object.GetCreationTimestamp(); {
-		case y.Before(&x):
-			younger = api.EmployerKey(c.kind, a)
-		case x.Before(&y):
-			younger = with
-		}
-	}
-	return "give " + younger + ", the younger one, another name"
 }
 
 // ask asks the backend at this position. About a Pod that the employer does not employ only one is asked that moves

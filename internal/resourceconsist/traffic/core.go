@@ -14,9 +14,10 @@
 // backend that can be told to has dropped the Pod for the drain time. So is one that is named in the annotation and
 // does not exist, which makes clean-up possible after the employer is gone.
 //
-// Two employers may have the same finalizer, since it is made from a hash of the name. Those of one kind then join
-// together and leave together: the finalizer comes when all may join, and goes when none needs it. One of a kind that
-// is not looked after here cannot be asked, so it keeps the finalizer on a living Pod as long as the Pod names it.
+// Employers of different kinds with one name have the same finalizer, since it is made from a hash of the name. One of
+// another kind cannot be asked, so it keeps the finalizer on a living Pod as long as the Pod names it. Employers of one
+// kind have different names, because they are in the Pod's namespace, and thus different finalizers, unless 64 bits of
+// the hash collide. If they do, the finalizer may come when the first joins; it still goes when none needs it.
 //
 // Invariants: the finalizer of an employed Pod never goes while a backend of an employer that has it sends it traffic;
 // no backend is told to send traffic to a Pod that does not name the employer; a Pod at rest gets no change; Decide is
@@ -143,9 +144,9 @@ type Wait struct {
 	Reason   Reason
 }
 
-// FinalizerConflict is an employer whose finalizer another one has, too.
+// FinalizerConflict is an employer whose finalizer one of another kind has, too.
 type FinalizerConflict struct {
-	// Employer is the one of this kind, With the other of any kind, as the Pod's annotation names them.
+	// Employer is the one of this kind, With the other one, as the Pod's annotation names them.
 	Employer, With string
 }
 
@@ -159,8 +160,7 @@ type Plan struct {
 	Moves []Action
 	// Waits is what stands in the way, by employer.
 	Waits []Wait
-	// FinalizerConflicts are the employers of the Pod that share a finalizer, in order; each pair of this kind is there
-	// both ways.
+	// FinalizerConflicts are the employers that want the Pod and whose finalizer others of another kind have, in order.
 	FinalizerConflicts []FinalizerConflict
 	// NextLook is how soon to decide again if nothing happens; zero if there is no need.
 	NextLook time.Duration
@@ -192,8 +192,6 @@ func Decide(s Snapshot) Plan {
 		}
 	}
 	d.forgetGone(employers)
-	d.joinTogether()
-	d.finalizerConflicts()
 	d.compose()
 	return d.plan
 }
@@ -217,40 +215,35 @@ func (d *decision) takesPart(b Backend) bool { return b.Employs && (b.Moves || d
 
 func (d *decision) announces(e Employer) bool { return d.expected[e.Key] == e.Finalizer }
 
+func (d *decision) dying() bool { return d.Pod.Terminating || d.Pod.Terminal }
+
 func (d *decision) holds(e Employer) bool { return slices.Contains(d.Pod.Finalizers, e.Finalizer) }
 
 // keep decides for an employer that wants the Pod.
 func (d *decision) keep(e Employer) {
-	dying := d.Pod.Terminating || d.Pod.Terminal
-	if !d.announces(e) && !dying && d.plan.Broken == nil {
+	if !d.announces(e) && !d.dying() && d.plan.Broken == nil {
 		d.expect = append(d.expect, e)
+	}
+	for _, with := range d.sharers(e) {
+		d.plan.FinalizerConflicts = append(d.plan.FinalizerConflicts, FinalizerConflict{Employer: e.Key, With: with})
 	}
 	switch {
 	case podops.MustLeave(d.Pod):
-		moved := d.deregister(e)
+		moved := d.deregister(e, false)
 		if d.holds(e) {
 			d.mayLeave(e, moved)
 		}
 	case podops.MayJoin(d.Pod):
-		d.deregisterUnemployed(e)
+		d.deregister(e, true)
 		d.mayJoin(e)
 	}
 }
 
-// deregister takes the Pod out of every backend that can be told to drop it, and reports whether one had to be told.
-func (d *decision) deregister(e Employer) bool {
-	return d.deregisterThose(e, func(b Backend) bool { return b.Moves && b.Serving && !b.Unknown })
-}
-
-// deregisterUnemployed takes the Pod out of backends that the employer does not select it for any more.
-func (d *decision) deregisterUnemployed(e Employer) {
-	d.deregisterThose(e, func(b Backend) bool { return b.Moves && b.Serving && !b.Unknown && !b.Employs })
-}
-
-func (d *decision) deregisterThose(e Employer, which func(Backend) bool) bool {
-	moved := false
+// deregister takes the Pod out of every backend that can be told to drop it, or only out of those for which the
+// employer does not select it any more. It reports whether one had to be told.
+func (d *decision) deregister(e Employer, onlyUnemployed bool) (moved bool) {
 	for _, b := range e.Backends {
-		if which(b) {
+		if b.Moves && b.Serving && !b.Unknown && (!onlyUnemployed || !b.Employs) {
 			d.move(Deregister, e, b)
 			moved = true
 		}
@@ -265,7 +258,6 @@ func (d *decision) move(verb Verb, e Employer, b Backend) {
 
 // mayLeave decides for a finalizer that has to go.
 func (d *decision) mayLeave(e Employer, moved bool) {
-	dying := d.Pod.Terminating || d.Pod.Terminal
 	if moved {
 		d.wait(e, WaitStillServing)
 		return
@@ -290,7 +282,7 @@ func (d *decision) mayLeave(e Employer, moved bool) {
 		d.lookIn(left)
 		return
 	}
-	if !dying && d.sharedWithOtherKind(e) {
+	if !d.dying() && len(d.sharers(e)) > 0 {
 		d.wait(e, WaitSharedFinalizer)
 		return
 	}
@@ -350,7 +342,7 @@ func (d *decision) mayJoin(e Employer) {
 
 // release decides for an employer that does not want the Pod.
 func (d *decision) release(e Employer) {
-	moved := d.deregister(e)
+	moved := d.deregister(e, false)
 	moves := func(b Backend) bool { return b.Moves }
 	unknown := slices.ContainsFunc(e.Backends, func(b Backend) bool { return b.Moves && b.Unknown })
 	_, announced := d.expected[e.Key]
@@ -392,40 +384,16 @@ func (d *decision) forgetGone(present []Employer) {
 	slices.SortFunc(d.forget, func(a, b Employer) int { return cmp.Compare(a.Key, b.Key) })
 }
 
-// joinTogether holds back employers that have the finalizer of one that wants the Pod and may not join it yet: with the
-// finalizer on, that one would count as having joined.
-func (d *decision) joinTogether() {
-	ready := slices.Clone(d.join)
-	d.join = slices.DeleteFunc(d.join, func(e Employer) bool {
-		held := slices.ContainsFunc(d.Employers,
-			func(o Employer) bool { return shares(o, e) && d.wants(o) && !has(ready, o) })
-		if held {
-			d.wait(e, WaitSharedFinalizer)
-		}
-		return held
-	})
-}
-
-// finalizerConflicts finds which employers of the Pod share a finalizer.
-func (d *decision) finalizerConflicts() {
-	if !d.Managed {
-		return
-	}
-	for _, e := range d.Employers {
-		for _, o := range d.Employers {
-			if shares(e, o) && d.wants(e) && d.wants(o) {
-				d.plan.FinalizerConflicts = append(d.plan.FinalizerConflicts, FinalizerConflict{Employer: e.Key, With: o.Key})
-			}
-		}
-		for key, finalizer := range d.expected {
-			if kind, _, _ := strings.Cut(key, "/"); finalizer == e.Finalizer && kind != "" && kind != d.Kind && d.wants(e) {
-				d.plan.FinalizerConflicts = append(d.plan.FinalizerConflicts, FinalizerConflict{Employer: e.Key, With: key})
-			}
+// sharers are the employers of other kinds that the annotation names under the same finalizer, in order.
+func (d *decision) sharers(e Employer) []string {
+	var keys []string
+	for key, finalizer := range d.expected {
+		if kind, _, _ := strings.Cut(key, "/"); finalizer == e.Finalizer && kind != "" && kind != d.Kind {
+			keys = append(keys, key)
 		}
 	}
-	slices.SortFunc(d.plan.FinalizerConflicts, func(a, b FinalizerConflict) int {
-		return cmp.Or(cmp.Compare(a.Employer, b.Employer), cmp.Compare(a.With, b.With))
-	})
+	slices.Sort(keys)
+	return keys
 }
 
 // shares reports whether two employers are different ones with the same finalizer.
@@ -433,16 +401,6 @@ func shares(a, b Employer) bool { return a.Key != b.Key && a.Finalizer == b.Fina
 
 func has(list []Employer, e Employer) bool {
 	return slices.ContainsFunc(list, func(o Employer) bool { return o.Key == e.Key })
-}
-
-// sharedWithOtherKind reports whether the annotation names an employer of another kind under the same finalizer.
-func (d *decision) sharedWithOtherKind(e Employer) bool {
-	for key, finalizer := range d.expected {
-		if kind, _, _ := strings.Cut(key, "/"); finalizer == e.Finalizer && kind != "" && kind != d.Kind {
-			return true
-		}
-	}
-	return false
 }
 
 // compose puts everything that is due into one Change. What makes the Pod wait comes first, so that what completes it
@@ -500,7 +458,7 @@ func (d *decision) mayRemove(v podops.View, e Employer) bool {
 			return false
 		}
 	}
-	if d.Pod.Terminating || d.Pod.Terminal {
+	if d.dying() {
 		return true
 	}
 	named, _ := podops.ExpectedFinalizers(v.Annotations)

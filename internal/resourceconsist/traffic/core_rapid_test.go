@@ -70,7 +70,8 @@ func TestDecideProperties(t *testing.T) {
 		plan := traffic.Decide(s)
 		after := plan.Change.Apply(s.Pod)
 
-		for _, e := range s.Employers { // two of them may have the same finalizer
+		shared := len(s.Employers) == 2 && s.Employers[0].Finalizer == s.Employers[1].Finalizer // either may join first
+		for _, e := range s.Employers {
 			wanted := s.Managed && slices.ContainsFunc(e.Backends,
 				func(b traffic.Backend) bool { return b.Employs && (b.Moves || s.Pod.Gate) })
 			serving := slices.ContainsFunc(e.Backends, func(b traffic.Backend) bool {
@@ -104,7 +105,7 @@ func TestDecideProperties(t *testing.T) {
 				}
 				for _, b := range e.Backends {
 					takesPart := b.Employs && (b.Moves || s.Pod.Gate) && s.Managed
-					require.False(t, takesPart && (!b.Serving || b.Unknown), "joined before every backend has it")
+					require.False(t, takesPart && !shared && (!b.Serving || b.Unknown), "joined before every backend has it")
 				}
 			}
 		}
@@ -219,11 +220,6 @@ func TestTwoEmployersOfOneFinalizerNeverFreeEachOthersPods(t *testing.T) {
 			if slices.Contains(pod.Finalizers, finalizer) && !slices.Contains(after.Finalizers, finalizer) {
 				for _, k := range []string{key, otherKey} {
 					require.False(t, serving[k] && (there[k] || moves[k]), "freed while %s serves it", k)
-				}
-			}
-			if !slices.Contains(pod.Finalizers, finalizer) && slices.Contains(after.Finalizers, finalizer) {
-				for _, k := range []string{key, otherKey} {
-					require.True(t, serving[k] || !there[k], "bound before %s serves it", k)
 				}
 			}
 			pod = after

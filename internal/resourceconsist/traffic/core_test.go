@@ -225,6 +225,11 @@ func TestDecide(t *testing.T) {
 			pod:       view(announced, held, terminating, expecting("Gateway/shop/web", finalizer)),
 			employers: []traffic.Employer{web(watched(false, drain))}, outSince: drain, want: verbs{traffic.Leave: key},
 		},
+		"the finalizer of a key without a kind keeps a Pod that is being deleted while the Service serves": {
+			pod:       view(announced, held, terminating, expecting("/shop/web", finalizer)),
+			employers: []traffic.Employer{web(watched(true, 0))},
+			want:      verbs{traffic.Forget: "/shop/web"}, waits: []traffic.Reason{traffic.WaitStillServing},
+		},
 		"a shared finalizer goes when both employers of the kind have let go": {
 			pod:       view(announced, held, offline, expecting(otherKey, finalizer)),
 			employers: []traffic.Employer{web(watched(false, drain)), sharing(watched(false, drain))},
@@ -239,11 +244,6 @@ func TestDecide(t *testing.T) {
 			pod:       view(announced, held, terminating, expecting(otherKey, finalizer)),
 			employers: []traffic.Employer{web(watched(false, drain)), sharing(watched(true, 0))},
 			outSince:  drain, waits: []traffic.Reason{traffic.WaitStillServing, traffic.WaitSharedFinalizer},
-		},
-		"a shared finalizer comes when both employers may join": {
-			pod:       view(announced, expecting(otherKey, finalizer)),
-			employers: []traffic.Employer{web(watched(true, 0)), sharing(watched(false, 0))},
-			waits:     []traffic.Reason{traffic.WaitNotServing, traffic.WaitSharedFinalizer},
 		},
 		"a mover does not register a Pod that does not name its employer": {
 			pod: view(), employers: []traffic.Employer{web(moved(false, 0))}, want: verbs{traffic.Expect: key},
@@ -357,16 +357,17 @@ func TestTheLastToLeaveLetsTheOperatorAct(t *testing.T) {
 }
 
 func TestFinalizerConflicts(t *testing.T) {
-	gateway := "Gateway/shop/web"
-	plan := traffic.Decide(traffic.Snapshot{
-		Pod: view(announced, expecting(otherKey, finalizer, gateway, finalizer)), Managed: true, Kind: "Service", Now: now,
-		Employers: []traffic.Employer{web(watched(true, 0)), sharing(watched(true, 0))},
-	})
-	require.Equal(t, []traffic.FinalizerConflict{{otherKey, gateway}, {otherKey, key}, {key, gateway}, {key, otherKey}},
-		plan.FinalizerConflicts)
-	plan = traffic.Decide(traffic.Snapshot{
-		Pod: view(announced, expecting(otherKey, otherFin)), Managed: true, Kind: "Service", Now: now,
-		Employers: []traffic.Employer{web(watched(true, 0))},
-	})
-	require.Empty(t, plan.FinalizerConflicts)
+	conflicts := func(managed bool, pairs ...string) []traffic.FinalizerConflict {
+		other := web(watched(true, 0))
+		other.Key, other.Finalizer = otherKey, otherFin
+		return traffic.Decide(traffic.Snapshot{
+			Pod: view(announced, expecting(pairs...)), Managed: managed, Kind: "Service", Now: now,
+			Employers: []traffic.Employer{web(watched(true, 0)), other},
+		}).FinalizerConflicts
+	}
+	ingress, gateway, admin := "Ingress/shop/web", "Gateway/shop/web", "Gateway/shop/admin"
+	require.Equal(t, []traffic.FinalizerConflict{{otherKey, admin}, {key, gateway}, {key, ingress}},
+		conflicts(true, ingress, finalizer, gateway, finalizer, admin, otherFin))
+	require.Empty(t, conflicts(true, otherKey, otherFin, "/shop/web", finalizer), "a key without a kind is a Service's")
+	require.Empty(t, conflicts(false, gateway, finalizer), "the Pod is released")
 }
