@@ -396,13 +396,6 @@ func (d *decision) sharers(e Employer) []string {
 	return keys
 }
 
-// shares reports whether two employers are different ones with the same finalizer.
-func shares(a, b Employer) bool { return a.Key != b.Key && a.Finalizer == b.Finalizer }
-
-func has(list []Employer, e Employer) bool {
-	return slices.ContainsFunc(list, func(o Employer) bool { return o.Key == e.Key })
-}
-
 // compose puts everything that is due into one Change. What makes the Pod wait comes first, so that what completes it
 // is seen only in the end.
 func (d *decision) compose() {
@@ -454,7 +447,7 @@ func (d *decision) mayRemove(v podops.View, e Employer) bool {
 		return false
 	}
 	for _, o := range d.Employers {
-		if shares(o, e) && !has(d.leave, o) && !has(d.forget, o) {
+		if o.Finalizer == e.Finalizer && o.Key != e.Key && !has(d.leave, o) && !has(d.forget, o) {
 			return false
 		}
 	}
@@ -468,6 +461,10 @@ func (d *decision) mayRemove(v podops.View, e Employer) bool {
 		}
 	}
 	return true
+}
+
+func has(list []Employer, e Employer) bool {
+	return slices.ContainsFunc(list, func(o Employer) bool { return o.Key == e.Key })
 }
 
 func (d *decision) wait(e Employer, r Reason) {
