@@ -24,6 +24,7 @@ import (
 	"kusionstack.io/kuperator/internal/callout"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking/exchange"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
+	"kusionstack.io/kuperator/internal/soonest"
 )
 
 const (
@@ -182,9 +183,7 @@ func (a *Asker) Ask(name string, questions []grants.Question) time.Duration {
 			shortest = readyLook
 		}
 		if at, some := i.Due(); some {
-			if wait := max(at.Sub(now), shortest); next == 0 || wait < next {
-				next = wait
-			}
+			next = soonest.Of(next, max(at.Sub(now), shortest))
 		}
 	}
 	return next
