@@ -492,7 +492,7 @@ func (r *employerController) employsUnmanaged(ctx context.Context, key client.Ob
 		if slices.Contains(expectedKeys(r.kind, pod), api.EmployerKey(r.kind, key)) {
 			found = true
 			r.pods.unmanagedPods.add(client.ObjectKeyFromObject(pod))
-			r.pods.podQueue.wake(client.ObjectKeyFromObject(pod))
+			r.pods.podQueue.Add(client.ObjectKeyFromObject(pod))
 		}
 		return true
 	}, client.InNamespace(key.Namespace))

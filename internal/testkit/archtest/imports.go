@@ -27,7 +27,7 @@ const door, behindDoor = Module + "/api/resourceconsist/setup", "resourceconsist
 var (
 	// shared may be imported by every component, forTests by its tests as well.
 	shared = []string{"bootstrap", "callout", "decoration", "drain", "failures", "freeze", "freshness", "imagename",
-		"livelist", "metric", "ondemand", "podcache", "remembered", "revision", "shorten", "soonest"}
+		"livelist", "metric", "ondemand", "podcache", "remembered", "revision", "shorten", "soonest", "wake"}
 	forTests = []string{"testkit"}
 	// tools are what commands for people import: no components, and imported by none. Of a component they may use what
 	// does no I/O, its decisions.
