@@ -26,6 +26,7 @@ import (
 	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/failures"
 	"kusionstack.io/kuperator/internal/revision"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 // Whose a claim is. A claim with a controller is the controller's. One without is the CollaSet's that
@@ -693,7 +694,7 @@ func (r reporter) recordClaimTurns(set *appsv1alpha1.CollaSet, after *appsv1alph
 	for _, reason := range []string{setplan.BlockExpansionRefused, setplan.NoteCannotShrink, setplan.NoteTemplateKept,
 		setplan.NoteClaimLost, setplan.BlockClaimTerminating} {
 		if b := blockerOf(after, reason); b != nil && blockerOf(before, reason) == nil {
-			r.events.Eventf(set, nil, corev1.EventTypeWarning, reason, "CheckClaims", "%s", note(b.Message))
+			r.events.Eventf(set, nil, corev1.EventTypeWarning, reason, "CheckClaims", "%s", shorten.Note(b.Message))
 		}
 	}
 	if blockerOf(before, setplan.NoteExpanding) != nil && blockerOf(after, setplan.NoteExpanding) == nil {

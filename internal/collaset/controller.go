@@ -262,7 +262,7 @@ func addController(ctx context.Context, mgr ctrl.Manager, r *reconciler) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named(podsName).
 		Watches(&corev1.Pod{}, events.stepEvents(), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
-		WatchesRawSource(source.Func(r.window.start)).
+		WatchesRawSource(&r.window.pods).
 		WithOptions(bootstrap.ControllerOptions(parallel)).
 		Complete(&podReconciler{
 			podStepper: podStepper{trials{r.server}, r.window}, memory: r.memory, protocol: r.protocol,
@@ -279,7 +279,7 @@ func addController(ctx context.Context, mgr ctrl.Manager, r *reconciler) error {
 		For(&appsv1alpha1.CollaSet{},
 			builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, configurationChanged()))).
 		Watches(&corev1.Pod{}, events.podEvents(owner), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
-		WatchesRawSource(source.Func(r.window.keepQueue)).
+		WatchesRawSource(&r.window.decisions).
 		WatchesRawSource(source.Func(r.nodes.keepQueue)).
 		Watches(&appsv1.ControllerRevision{}, owner, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		Watches(&appsv1alpha1.ResourceContext{}, handler.EnqueueRequestsFromMapFunc(events.usersOf)).

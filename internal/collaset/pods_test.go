@@ -173,7 +173,7 @@ func TestAStepThatFailsBesideADecision(t *testing.T) {
 func (w *world) decisions() func() client.ObjectKey {
 	w.Helper()
 	queue := w.queue()
-	require.NoError(w, w.r.window.keepQueue(w.Context(), queue))
+	require.NoError(w, w.r.window.decisions.Start(w.Context(), queue))
 	return func() client.ObjectKey {
 		request, _ := queue.Get()
 		queue.Done(request)

@@ -20,6 +20,7 @@ import (
 	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/revision"
+	"kusionstack.io/kuperator/internal/soonest"
 )
 
 // errStale means that a cache is behind what was read directly: look again soon.
@@ -161,23 +162,13 @@ func (r *reconciler) hold(ctx context.Context, set *appsv1alpha1.CollaSet) error
 
 // nextLook is the soonest of all times at which to look again; 0 if only events matter.
 func nextLook(plan *setplan.Plan, applied *outcome, others ...time.Duration) time.Duration {
-	next := plan.NextLook
-	sooner := func(d time.Duration) {
-		if d > 0 && (next == 0 || d < next) {
-			next = d
-		}
+	others = append(others, plan.NextLook)
+	if applied.creationsHeld != nil { // what comes next may be creations, which wait
+		others = append(others, applied.creationsIn)
+	} else if plan.More && !applied.conflict {
+		others = append(others, time.Millisecond)
 	}
-	for _, other := range others {
-		sooner(other)
-	}
-	if applied.creationsHeld != nil {
-		sooner(applied.creationsIn)
-	}
-	// What comes next may be creations, which wait.
-	if plan.More && applied.creationsHeld == nil && !applied.conflict {
-		sooner(time.Millisecond)
-	}
-	return next
+	return soonest.Of(others...)
 }
 
 // again is how long to wait for the cache to catch up after a conflict; 0 if there was none.

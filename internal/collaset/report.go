@@ -39,9 +39,6 @@ func statusPauseOf(replicas int) time.Duration {
 // maxNamed bounds the single Pods that the events of a round are about.
 const maxNamed = 10
 
-// maxNote bounds the text of an event, in bytes.
-const maxNote = 1000
-
 // statusWrites is what became of writes of status.
 type statusWrites struct {
 	// at is when status was last written, or refused because the CollaSet is newer than the cache shows.
@@ -171,11 +168,11 @@ func (r reporter) recordTurns(o *observation, status *appsv1alpha1.CollaSetStatu
 			stalled.Status == metav1.ConditionTrue {
 			is = stalled // it has the whole text
 		}
-		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, is.Reason, "Update", "%s", note(is.Message))
+		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, is.Reason, "Update", "%s", shorten.Note(is.Message))
 	}
 	if b := blockerOf(status, setplan.BlockContainersFail); b != nil &&
 		(blockerOf(before, b.Reason) == nil || before.UpdatedRevision != status.UpdatedRevision) {
-		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, b.Reason, "Update", "%s", note(b.Message))
+		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, b.Reason, "Update", "%s", shorten.Note(b.Message))
 	}
 	if before.UpdatedRevision != "" && before.UpdatedRevision != status.UpdatedRevision {
 		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, "RolloutBegun", "Update", "%s", begun(before, status))
@@ -205,8 +202,6 @@ func blockerOf(status *appsv1alpha1.CollaSetStatus, reason string) *appsv1alpha1
 	return &status.Blockers[i]
 }
 
-func note(text string) string { return shorten.Bytes(text, maxNote) }
-
 // materialChange reports whether the new status has something that users wait for: another generation, another
 // revision, or a condition that turned.
 func materialChange(before, after appsv1alpha1.CollaSetStatus) bool {
@@ -233,7 +228,7 @@ func (r reporter) recordEvents(o *observation, applied *outcome, became setplan.
 	for reason, pods := range applied.replacements {
 		slices.Sort(pods)
 		r.events.Eventf(o.set, o.related(pods[0]), corev1.EventTypeNormal, string(reason), "Replace", "%s",
-			note(replacement(reason, pods)))
+			shorten.Note(replacement(reason, pods)))
 	}
 	r.recordMembers(o, "Excluded", "Exclude", applied.excluded, o.pod)
 	r.recordMembers(o, "Included", "Include", applied.included,
@@ -244,7 +239,7 @@ func (r reporter) recordEvents(o *observation, applied *outcome, became setplan.
 		if err == nil || apierrors.IsServiceUnavailable(err) || o.alreadyReported(err) {
 			continue
 		}
-		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, reason, "Reconcile", "%s", note(err.Error()))
+		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, reason, "Reconcile", "%s", shorten.Note(err.Error()))
 	}
 }
 
@@ -261,7 +256,7 @@ func (o *observation) related(pod string) *corev1.Pod {
 func (r reporter) recordEndings(o *observation, ended []*setplan.Pod) {
 	each(ended, "; so are %d more", func(pod *setplan.Pod, more string) {
 		note := fmt.Sprintf("Pod %s (instance ID %d) %s; it is deleted and replaced%s", pod.Name(), pod.ID,
-			shorten.Bytes(pod.Ended, maxNote/2), more)
+			shorten.Bytes(pod.Ended, shorten.MaxNote/2), more)
 		r.events.Eventf(o.set, o.pod(pod.Name()), corev1.EventTypeWarning, "PodEnded", "Replace", "%s", note)
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,6 +27,7 @@ import (
 	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/metric"
+	"kusionstack.io/kuperator/internal/wake"
 )
 
 // podsName is the controller that makes the steps of single Pods.
@@ -44,48 +44,27 @@ var lookAtWindow = reconcile.Request{}
 type window struct {
 	clock  clock.PassiveClock
 	limits setplan.Limits
-	// decisions is the queue of CollaSets to be decided on, nil before there is one.
-	decisions atomic.Pointer[queue]
+	// decisions is the queue of CollaSets to be decided on, and pods that of Pods.
+	decisions, pods wake.Queue
 
 	mu   sync.Mutex
 	core *setplan.Window
-	// pods is the queue of Pods, nil before there is one; early is what was to be begun until then.
-	pods  queue
-	early []setplan.Chosen
 }
 
 func newWindow(limits setplan.Limits, c clock.PassiveClock) *window {
 	return &window{clock: c, limits: limits, core: setplan.NewWindow(limits)}
 }
 
-// start takes the queue of Pods.
-func (w *window) start(_ context.Context, pods queue) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.pods = pods
-	early := w.early
-	w.early = nil
-	w.carryOut(setplan.Answer{Begin: early})
-	return nil
-}
-
 // tell tells the window of an event, and has Pods begun that it chooses.
 func (w *window) tell(of func(*setplan.Window, time.Time) setplan.Answer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.carryOut(of(w.core, w.clock.Now()))
-}
-
-func (w *window) carryOut(a setplan.Answer) {
-	if w.pods == nil {
-		w.early = append(w.early, a.Begin...)
-		return
-	}
+	a := of(w.core, w.clock.Now())
 	for _, c := range a.Begin {
-		w.pods.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: c.Set.Namespace, Name: c.Pod.Name}})
+		w.pods.Add(types.NamespacedName{Namespace: c.Set.Namespace, Name: c.Pod.Name})
 	}
 	if a.Look > 0 {
-		w.pods.AddAfter(lookAtWindow, a.Look)
+		w.pods.AddAfter(lookAtWindow.NamespacedName, a.Look)
 	}
 }
 
@@ -162,16 +141,9 @@ func (w *window) once(o *observation, pod *setplan.Pod, begun *podops.View, do f
 	}
 	err := do()
 	if err != nil && ask(w, func(core *setplan.Window) bool { return core.Failed(key, pod) }) {
-		w.decideAfter(key, w.limits.Interval)
+		w.decisions.AddAfter(key, w.limits.Interval)
 	}
 	return err
-}
-
-// decideAfter has a CollaSet decided on after a while.
-func (w *window) decideAfter(set types.NamespacedName, wait time.Duration) {
-	if q := w.decisions.Load(); q != nil {
-		(*q).AddAfter(reconcile.Request{NamespacedName: set}, wait)
-	}
 }
 
 // untilDecision is how long the next decision about a CollaSet can wait after one of its Pods changed.
@@ -374,7 +346,7 @@ func (r *podReconciler) step(ctx context.Context, name types.NamespacedName) (co
 		return do("begin", func() error { return r.begin(ctx, o, setplan.Begin{Pod: &p, Request: queued.Request}) })
 	case queued != nil:
 		r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer { return w.Drop(key, pod.UID, now) })
-		r.window.decideAfter(key, r.window.limits.Interval)
+		r.window.decisions.AddAfter(key, r.window.limits.Interval)
 	case step == setplan.StepChange:
 		return do("change", func() error {
 			err := r.change(ctx, o, setplan.PodChange{Pod: &p, To: setplan.Form{Revision: s.history.updated}})
@@ -394,11 +366,5 @@ func (r *podReconciler) step(ctx context.Context, name types.NamespacedName) (co
 func (r *podReconciler) withdraw(key types.NamespacedName, m *setState) {
 	m.rollout.Store(nil)
 	r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer { return w.Hold(key, now) })
-	r.window.decideAfter(key, 0)
-}
-
-// keepQueue keeps the queue of decisions.
-func (w *window) keepQueue(_ context.Context, q queue) error {
-	w.decisions.Store(&q)
-	return nil
+	r.window.decisions.AddAfter(key, 0)
 }

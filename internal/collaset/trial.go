@@ -16,6 +16,7 @@ import (
 	"kusionstack.io/kuperator/internal/failures"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/revision"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 // trials asks the API server whether it would take a write, and notes what it answers.
@@ -135,7 +136,7 @@ func (q trials) refused(ctx context.Context, o *observation, t setplan.Trial, er
 	verdict.Full = why.Quota && t.Write == setplan.TrialCreate && q.isFullForBefore(ctx, o, t, why.Why)
 	if o.memory.verdicts.refuse(t, verdict, q.clock.Now()) {
 		q.events.Eventf(o.set, nil, corev1.EventTypeWarning, setplan.BlockChangeRefused, "Update", "%s",
-			note(t.Refusal(why.Why)))
+			shorten.Note(t.Refusal(why.Why)))
 	}
 	return true
 }

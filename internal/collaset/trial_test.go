@@ -78,7 +78,7 @@ func TestAPodThatIsOutComesBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := permitted(t)
-			require.NoError(t, w.r.window.keepQueue(t.Context(), w.queued))
+			require.NoError(t, w.r.window.decisions.Start(t.Context(), w.queued))
 			w.refuse = refusing("patch Pod", errPolicy)
 			see(w)
 			require.Equal(t, 1, w.count("patch Pod"))

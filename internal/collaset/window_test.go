@@ -97,7 +97,7 @@ func (w *world) back(pod corev1.Pod) []reconcile.Request {
 	in := over(pod)
 	out := outOfService(pod)
 	require.True(w, setplan.Back(podops.Read(out), podops.Read(in)))
-	require.NoError(w, w.r.window.start(w.Context(), queue))
+	require.NoError(w, w.r.window.pods.Start(w.Context(), queue))
 	events := w.listener().stepEvents()
 	for _, e := range [][2]*corev1.Pod{{&pod, out}, {out, in}, {in, in}} {
 		events.Update(context.Background(), event.UpdateEvent{ObjectOld: e[0], ObjectNew: e[1]}, queue)
@@ -260,7 +260,7 @@ func TestAnothersPlace(t *testing.T) {
 	require.Empty(t, w.begun())
 	require.Equal(t, setplan.BlockInFlight, w.set().Status.Blockers[0].Reason)
 	queue := w.queue()
-	require.NoError(t, w.r.window.start(t.Context(), queue))
+	require.NoError(t, w.r.window.pods.Start(t.Context(), queue))
 	require.Zero(t, queue.Len())
 	taken := fmt.Sprint("kuperator_collaset_in_flight_pods{} ", inFlight)
 	require.Equal(t, []string{taken, "kuperator_collaset_waiting_sets{} 1"},
@@ -287,7 +287,7 @@ func TestAPodThatIsHandedOver(t *testing.T) {
 		metav1.SetMetaDataLabel(&now.ObjectMeta, prefix+"/"+setplan.OperatorID, request)
 	}
 	queue := w.queue()
-	require.NoError(t, w.r.window.start(t.Context(), queue))
+	require.NoError(t, w.r.window.pods.Start(t.Context(), queue))
 	w.listener().stepEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: &pod, ObjectNew: now}, queue)
 	require.Zero(t, queue.Len())
 	w.clock.Step(w.r.window.limits.HandoverFor)
@@ -333,7 +333,7 @@ func TestEventsThatMakeNoRoom(t *testing.T) {
 	in, out := over(under), outOfService(under)
 	in.UID = "another"
 	events, queue := w.listener().stepEvents(), w.queue()
-	require.NoError(t, w.r.window.start(t.Context(), queue))
+	require.NoError(t, w.r.window.pods.Start(t.Context(), queue))
 	for name, e := range map[string][2]*corev1.Pod{"another Pod of that name": {out, in},
 		"still in service": {&under, &under}, "still out of service": {out, out}} {
 		events.Update(t.Context(), event.UpdateEvent{ObjectOld: e[0], ObjectNew: e[1]}, queue)

@@ -10,6 +10,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/shorten"
 )
 
 // Responder is the name of the suite among the responders of a Pod (KEP-4563), and the key of a label of Evictions that
@@ -21,7 +22,7 @@ const (
 	priority = 10000
 	// maxResponders is how many a Pod may name (Kubernetes 1.37).
 	maxResponders = 10
-	// maxMessage bounds, in characters, what a responder says (Kubernetes 1.37).
+	// maxMessage bounds, in bytes, what a responder says. Kubernetes 1.37 takes as many characters.
 	maxMessage = 4000
 	// heartbeatEvery is how often a responder tells of its work. The turn is lost after 20 minutes without it.
 	heartbeatEvery = 3 * time.Minute
@@ -98,7 +99,7 @@ func (r Request) Answer(was lifecyclev1alpha1.ResponderStatus) Answer {
 	if why != "" {
 		return r.Complete(was, why)
 	}
-	doing := shortened(r.doing())
+	doing := shorten.Bytes(r.doing(), maxMessage)
 	if was.HeartbeatTime != nil {
 		every := heartbeatEvery
 		if was.Message == nil || *was.Message != doing {
@@ -114,7 +115,7 @@ func (r Request) Answer(was lifecyclev1alpha1.ResponderStatus) Answer {
 
 // Complete ends the turn: the next responder gets it.
 func (r Request) Complete(was lifecyclev1alpha1.ResponderStatus, why string) Answer {
-	was.CompletionTime, was.Message = r.stamp(was), new(shortened(why))
+	was.CompletionTime, was.Message = r.stamp(was), new(shorten.Bytes(why, maxMessage))
 	return Answer{Status: &was}
 }
 
@@ -239,11 +240,4 @@ func (r Request) stamp(was lifecyclev1alpha1.ResponderStatus) *metav1.Time {
 		}
 	}
 	return &metav1.Time{Time: now}
-}
-
-func shortened(message string) string {
-	if runes := []rune(message); len(runes) > maxMessage {
-		return string(runes[:maxMessage-3]) + "..."
-	}
-	return message
 }

@@ -62,18 +62,9 @@ func cacheOptions(*bootstrap.Options) cache.Options {
 	}}
 }
 
-// stripPod keeps what the protocol reads: of the metadata all but the annotations of others, which may be large, and
-// owners other than the controller; gates, phase, and of conditions whether they hold, of the program's own one what
-// it says. While a change in place is under way it keeps what shows how far that has come.
-func stripPod(object any) (any, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return bootstrap.StripManagedFields(object)
-	}
-	pod.ManagedFields = nil
-	pod.Annotations = bootstrap.OnlyAnnotations(pod.Annotations, isRead)
-	pod.OwnerReferences = bootstrap.OnlyController(pod.OwnerReferences)
-	spec, status := corev1.PodSpec{ReadinessGates: pod.Spec.ReadinessGates}, corev1.PodStatus{Phase: pod.Status.Phase}
+// stripPod keeps what the protocol reads, of the program's own condition what it says. While a change in place is under
+// way it keeps what shows how far that has come.
+var stripPod = bootstrap.ProtocolPods(isRead, func(pod *corev1.Pod, spec *corev1.PodSpec, status *corev1.PodStatus) {
 	if revision.Recorded(pod) {
 		spec.Containers = revision.OnlyContainers(pod.Spec.Containers, false)
 		spec.InitContainers = revision.OnlyContainers(pod.Spec.InitContainers, false)
@@ -81,17 +72,13 @@ func stripPod(object any) (any, error) {
 		status.InitContainerStatuses = revision.OnlyStatuses(revision.SidecarStatuses(pod), false)
 		status.ObservedGeneration = pod.Status.ObservedGeneration
 	}
-	kept := bootstrap.OnlyConditions(pod.Status.Conditions, corev1.PodReady, corev1.ContainersReady,
-		podops.ServiceReadyCondition)
 	for _, c := range pod.Status.Conditions {
 		if c.Type == podops.OverdueCondition {
-			kept = append(kept, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message})
+			status.Conditions = append(status.Conditions,
+				corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message})
 		}
 	}
-	status.Conditions = kept
-	pod.Spec, pod.Status = spec, status
-	return pod, nil
-}
+})
 
 // isRead reports whether the protocol reads the annotation, or removes it.
 func isRead(annotation string) bool {

@@ -23,6 +23,7 @@ import (
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/lifecycle/podphase"
 	"kusionstack.io/kuperator/internal/revision"
+	"kusionstack.io/kuperator/internal/soonest"
 )
 
 // untriedLook is how soon to ask again about a deletion after an answer that says neither yes nor no.
@@ -102,7 +103,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	r.writes.Conflicts.None(req.NamespacedName)
 	if err == nil && client.IgnoreNotFound(untried) != nil { // other operations on the Pod keep their times
 		ctrl.LoggerFrom(ctx).Error(untried, "the API server could not be asked about the Pod's deletion")
-		nextLook = podphase.Soonest(nextLook, untriedLook)
+		nextLook = soonest.Of(nextLook, untriedLook)
 	}
 	return ctrl.Result{RequeueAfter: nextLook}, client.IgnoreNotFound(err)
 }
@@ -204,7 +205,7 @@ func (r *reconciler) apply(
 	}
 	if plan.IsZero() {
 		again, err := r.repair(ctx, pod, s)
-		return podphase.Soonest(plan.NextLook, again), err
+		return soonest.Of(plan.NextLook, again), err
 	}
 	return plan.NextLook, r.write(ctx, pod, s, plan)
 }

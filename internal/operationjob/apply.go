@@ -217,11 +217,8 @@ func (r *reconciler) writeFinalizer(
 	return nil
 }
 
-const (
-	// maxNamed is how many targets an event names, and maxNote how many bytes it has: the API server takes 1024.
-	maxNamed = 5
-	maxNote  = 1000
-)
+// maxNamed is how many targets an event names.
+const maxNamed = 5
 
 // report counts the targets that have ended with a status, and reports in events: one about those that failed, one
 // about the end of the job.
@@ -244,7 +241,7 @@ func (r *reconciler) report(before, after *appsv1alpha1.OperationJob, ended []in
 			named += fmt.Sprintf("; and %d more", more)
 		}
 		r.events.Eventf(after, nil, corev1.EventTypeWarning, "TargetFailed", string(after.Spec.Action), "%s",
-			shorten.Bytes(named, maxNote))
+			shorten.Note(named))
 	}
 	if progress := after.Status.Progress; progress != before.Status.Progress && after.Status.EndTime != nil {
 		kind := corev1.EventTypeNormal

@@ -87,27 +87,14 @@ func jobsOf(ctx context.Context, from client.Reader, pod client.Object) ([]recon
 }
 
 // stripPod keeps what jobplan reads of a Pod. Never write such a Pod back.
-func stripPod(object any) (any, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return bootstrap.StripManagedFields(object)
-	}
-	pod.ManagedFields = nil
-	pod.Annotations = bootstrap.OnlyAnnotations(pod.Annotations, isRead)
-	pod.OwnerReferences = bootstrap.OnlyController(pod.OwnerReferences)
-	pod.Spec = corev1.PodSpec{
-		ReadinessGates: pod.Spec.ReadinessGates, RestartPolicy: pod.Spec.RestartPolicy,
-		Containers:     revision.OnlyContainers(pod.Spec.Containers, false),
-		InitContainers: revision.OnlyContainers(pod.Spec.InitContainers, false),
-	}
-	pod.Status = corev1.PodStatus{
-		Phase: pod.Status.Phase, ObservedGeneration: pod.Status.ObservedGeneration,
-		Conditions: bootstrap.OnlyConditions(pod.Status.Conditions, corev1.PodReady, corev1.ContainersReady,
-			podops.ServiceReadyCondition),
-		ContainerStatuses: runs(pod.Status.ContainerStatuses), InitContainerStatuses: runs(pod.Status.InitContainerStatuses),
-	}
-	return pod, nil
-}
+var stripPod = bootstrap.ProtocolPods(isRead, func(pod *corev1.Pod, spec *corev1.PodSpec, status *corev1.PodStatus) {
+	spec.RestartPolicy = pod.Spec.RestartPolicy
+	spec.Containers = revision.OnlyContainers(pod.Spec.Containers, false)
+	spec.InitContainers = revision.OnlyContainers(pod.Spec.InitContainers, false)
+	status.ObservedGeneration = pod.Status.ObservedGeneration
+	status.ContainerStatuses = runs(pod.Status.ContainerStatuses)
+	status.InitContainerStatuses = runs(pod.Status.InitContainerStatuses)
+})
 
 // runs are statuses without all but what runs.
 func runs(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {

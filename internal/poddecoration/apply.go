@@ -27,6 +27,7 @@ import (
 	"kusionstack.io/kuperator/internal/poddecoration/decoplan"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/shorten"
+	"kusionstack.io/kuperator/internal/soonest"
 )
 
 // parallel is how many writes to Pods of one namespace are under way at the same time.
@@ -63,9 +64,7 @@ func (r *reconciler) observeRefusals(v *view, ns *namespace) (again time.Duratio
 		there[p.View.UID] = true
 		if refused := ns.refused[p.View.UID]; v.snapshot.Now.Before(refused.again) {
 			p.Refusal = refused.why
-			if wait := refused.again.Sub(v.snapshot.Now); again == 0 || wait < again {
-				again = wait
-			}
+			again = soonest.Of(again, refused.again.Sub(v.snapshot.Now))
 		}
 	}
 	maps.DeleteFunc(ns.refused, func(uid types.UID, _ refusal) bool { return !there[uid] })
@@ -297,9 +296,6 @@ func (r *reconciler) writeFinalizer(
 	return &next.ObjectMeta, nil
 }
 
-// maxNote is how many bytes of a message an event has: the API server takes 1024.
-const maxNote = 1000
-
 // warnings are the reasons of the condition Progressing that a user should look at.
 var warnings = map[appsv1alpha1.ConditionReason]bool{
 	appsv1alpha1.ReasonInvalidSpec: true, appsv1alpha1.ReasonRolledBack: true, appsv1alpha1.ReasonRolloutHalted: true,
@@ -317,5 +313,5 @@ func (r *reconciler) report(before, after *appsv1alpha1.PodDecoration) {
 	if warnings[appsv1alpha1.ConditionReason(is.Reason)] {
 		kind = corev1.EventTypeWarning
 	}
-	r.events.Eventf(after, nil, kind, is.Reason, "Update", "%s", shorten.Bytes(is.Message, maxNote))
+	r.events.Eventf(after, nil, kind, is.Reason, "Update", "%s", shorten.Note(is.Message))
 }

@@ -25,6 +25,7 @@ import (
 	"kusionstack.io/kuperator/internal/poddecoration/decoplan"
 	"kusionstack.io/kuperator/internal/remembered"
 	"kusionstack.io/kuperator/internal/revision"
+	"kusionstack.io/kuperator/internal/soonest"
 )
 
 const (
@@ -138,10 +139,7 @@ func (r *reconciler) decide(ctx context.Context, req ctrl.Request, v *view, ns *
 		return ctrl.Result{RequeueAfter: max(interval, r.writes.Conflicts.Met(req.NamespacedName))}, nil
 	}
 	r.writes.Conflicts.None(req.NamespacedName)
-	next := plan.NextLook
-	if again > 0 && (next == 0 || again < next) {
-		next = again
-	}
+	next := soonest.Of(plan.NextLook, again)
 	if more || plan.More {
 		next = interval
 	}

@@ -90,17 +90,7 @@ func stripRevision(object any) (any, error) {
 
 // stripPod keeps what decisions read of a Pod, of one outside the lifecycle only what tells which decorations it is to
 // have, has, and whether it is Ready. Never write such a Pod back.
-func stripPod(object any) (any, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return bootstrap.StripManagedFields(object)
-	}
-	pod.ManagedFields = nil
-	pod.Annotations = bootstrap.OnlyAnnotations(pod.Annotations, isRead)
-	pod.OwnerReferences = bootstrap.OnlyController(pod.OwnerReferences)
-	spec := corev1.PodSpec{ReadinessGates: pod.Spec.ReadinessGates}
-	status := corev1.PodStatus{Phase: pod.Status.Phase, Conditions: bootstrap.OnlyConditions(pod.Status.Conditions,
-		corev1.PodReady, corev1.ContainersReady, podops.ServiceReadyCondition)}
+var stripPod = bootstrap.ProtocolPods(isRead, func(pod *corev1.Pod, spec *corev1.PodSpec, status *corev1.PodStatus) {
 	if revision.Recorded(pod) {
 		spec.Containers = revision.OnlyContainers(pod.Spec.Containers, true)
 		spec.InitContainers = revision.OnlyContainers(pod.Spec.InitContainers, true)
@@ -115,9 +105,7 @@ func stripPod(object any) (any, error) {
 			}
 		}
 	}
-	pod.Spec, pod.Status = spec, status
-	return pod, nil
-}
+})
 
 // isRead reports whether a decision reads the annotation.
 func isRead(annotation string) bool {

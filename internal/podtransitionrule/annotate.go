@@ -14,6 +14,7 @@ import (
 
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
+	"kusionstack.io/kuperator/internal/soonest"
 )
 
 const (
@@ -61,16 +62,16 @@ func (r *reconciler) annotate(
 		ns.waiting[note.PodUID] = w
 		changes := note.Differences(func(key, text string) bool {
 			wait := r.ripensIn(w, key, text, now)
-			next = grants.Soonest(next, max(wait, 0))
+			next = soonest.Of(next, max(wait, 0))
 			return wait == 0
 		})
 		switch again := noteAgain - now.Sub(w.asked); {
 		case len(changes) == 0:
 		case w.isBehind(note.PodVersion): // the event that shows it leads to the next decision
 		case !w.asked.IsZero() && again > 0:
-			next = grants.Soonest(next, again)
+			next = soonest.Of(next, again)
 		case begun == notesAtOnce:
-			next = grants.Soonest(next, time.Second)
+			next = soonest.Of(next, time.Second)
 		default:
 			begun++
 			w.asked = now
@@ -152,7 +153,7 @@ func (r *reconciler) sweep(ctx context.Context, name string, ns *namespace) (tim
 	}
 	if notes := grants.Decide(s).Notes; len(notes) > 0 {
 		ns.cleanSince = time.Time{}
-		return grants.Soonest(r.annotate(ctx, name, ns, notes), noteAgain), nil
+		return soonest.Of(r.annotate(ctx, name, ns, notes), noteAgain), nil
 	}
 	now := r.clock.Now()
 	if ns.cleanSince.IsZero() {

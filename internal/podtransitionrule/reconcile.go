@@ -26,6 +26,7 @@ import (
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 	"kusionstack.io/kuperator/internal/remembered"
+	"kusionstack.io/kuperator/internal/soonest"
 )
 
 // interval is the least time from the end of one decision about a namespace, with all that it wrote, to the next. The
@@ -114,7 +115,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	r.writes.Conflicts.None(req.NamespacedName)
 	err = errors.Join(r.mirror(ctx, req.Name, plan.Budgets), r.release(ctx, rules))
 	noteAgain := r.annotate(ctx, req.Name, ns, plan.Notes)
-	return ctrl.Result{RequeueAfter: grants.Soonest(grants.Soonest(plan.NextLook, askAgain), noteAgain)}, err
+	return ctrl.Result{RequeueAfter: soonest.Of(plan.NextLook, askAgain, noteAgain)}, err
 }
 
 func (r *reconciler) decide(namespace string, s grants.Snapshot) grants.Plan {

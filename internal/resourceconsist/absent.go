@@ -3,7 +3,6 @@ package resourceconsist
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -11,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"kusionstack.io/kuperator/internal/livelist"
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
@@ -54,7 +52,7 @@ func (c *podController) indexUncached(key client.ObjectKey, object client.Object
 	if !c.employers.replace(key, nil, e) {
 		return c.employers.get(key)
 	}
-	c.employerQueue.wake(key)
+	c.employerQueue.Add(key)
 	return e
 }
 
@@ -105,36 +103,4 @@ func (r *employerController) leftBehind(ctx context.Context) error {
 		r.pods.indexUncached(key, object)
 	}
 	return nil
-}
-
-// waker is a source by which other code may enqueue into a controller's queue. The zero value is ready to use.
-type waker struct {
-	mu    sync.Mutex
-	queue queue
-	// early are requests from before the start.
-	early []reconcile.Request
-}
-
-// Start is part of source.Source.
-func (w *waker) Start(_ context.Context, q queue) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.queue = q
-	for _, request := range w.early {
-		q.Add(request)
-	}
-	w.early = nil
-	return nil
-}
-
-// wake enqueues an object.
-func (w *waker) wake(key client.ObjectKey) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	request := reconcile.Request{NamespacedName: key}
-	if w.queue == nil {
-		w.early = append(w.early, request)
-		return
-	}
-	w.queue.Add(request)
 }

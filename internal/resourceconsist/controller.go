@@ -39,6 +39,7 @@ import (
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
+	"kusionstack.io/kuperator/internal/wake"
 )
 
 type queue = backend.Queue
@@ -69,7 +70,7 @@ type podController struct {
 	// statusless is true if the kind has conditions and no status subresource, so that nothing can be recorded there.
 	statusless atomic.Bool
 	// podQueue and employerQueue enqueue into this controller and that of employers.
-	podQueue, employerQueue *waker
+	podQueue, employerQueue *wake.Queue
 }
 
 const (
@@ -89,9 +90,9 @@ func newPodController(
 	c := &podController{
 		clock: clock.RealClock{}, kind: gvk.Kind, gvk: gvk, example: example, adapters: adapters, options: options,
 		absent:    cache.NewLRUExpireCacheWithClock(mostAbsent, clock.RealClock{}),
-		employers: newEmployers(), records: newRecords(), podQueue: &waker{}, employerQueue: &waker{},
+		employers: newEmployers(), records: newRecords(), podQueue: &wake.Queue{}, employerQueue: &wake.Queue{},
 	}
-	c.backendConditions = newBackendConditions(c.employerQueue.wake)
+	c.backendConditions = newBackendConditions(c.employerQueue.Add)
 	return c
 }
 
@@ -253,7 +254,7 @@ func (c *podController) left(ctx context.Context, key client.ObjectKey) {
 	uncached := *old
 	uncached.uncached = true
 	if c.employers.replace(key, old, &uncached) {
-		c.employerQueue.wake(key)
+		c.employerQueue.Add(key)
 	}
 }
 
@@ -283,7 +284,7 @@ func (c *podController) wakeEmployees(ctx context.Context, key client.ObjectKey,
 		}
 	}
 	for pod := range found {
-		c.podQueue.wake(pod)
+		c.podQueue.Add(pod)
 	}
 }
 

@@ -32,6 +32,7 @@ import (
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
+	"kusionstack.io/kuperator/internal/wake"
 )
 
 // proxy is a backend.Mover in memory.
@@ -352,15 +353,31 @@ func TestPodsAreLookedAtAgainWhenTheirEmployerHasChanged(t *testing.T) {
 			changed := old.DeepCopy()
 			tc.change(changed)
 			b.pods.employerEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: old, ObjectNew: changed}, nil)
-			var woken []reconcile.Request
+			var woken []client.ObjectKey
 			if tc.wakes {
-				woken = []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "web-0"}}}
+				woken = []client.ObjectKey{{Namespace: "shop", Name: "web-0"}}
 				require.Equal(t, changed, b.pods.employers.get(client.ObjectKeyFromObject(old)).object,
 					"it is woken to see the new one")
 			}
-			require.Equal(t, woken, b.pods.podQueue.early)
+			require.Equal(t, woken, b.woken())
 		})
 	}
+}
+
+// woken are the Pods that have been enqueued since the last call.
+func (b *bench) woken() []client.ObjectKey {
+	b.t.Helper()
+	queue := workqueue.NewTypedRateLimitingQueue(rateLimiter(api.Options{}))
+	defer queue.ShutDown()
+	require.NoError(b.t, b.pods.podQueue.Start(b.t.Context(), queue))
+	b.pods.podQueue = &wake.Queue{}
+	var keys []client.ObjectKey
+	for range queue.Len() {
+		request, _ := queue.Get()
+		keys = append(keys, request.NamespacedName)
+		queue.Done(request)
+	}
+	return keys
 }
 
 // renting is a proxy with something of its own for each Service.
@@ -815,12 +832,12 @@ func TestWhatIsMadeIsNews(t *testing.T) {
 	b.reconcileService()
 	require.Positive(t, r.provisions)
 	require.False(t, b.prepared())
-	b.pods.podQueue.early = nil
+	b.woken()
 	r.provisionErr = nil
 	b.clock.SetTime(b.clock.Now().Add(time.Minute))
 	b.reconcileService()
 	require.True(t, b.prepared())
-	require.NotEmpty(t, b.pods.podQueue.early, "its Pods are looked at again")
+	require.NotEmpty(t, b.woken(), "its Pods are looked at again")
 	service := b.service()
 	b.pods.employerEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: service, ObjectNew: service}, nil)
 	require.True(t, b.prepared())

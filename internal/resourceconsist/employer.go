@@ -28,6 +28,7 @@ import (
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/livelist"
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
+	"kusionstack.io/kuperator/internal/soonest"
 )
 
 // employerController looks after the employers themselves: it holds those that have a Mover or Provisioner by the
@@ -156,15 +157,7 @@ func (r *employerController) Reconcile(ctx context.Context, req reconcile.Reques
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: soonest(wait, later)}, nil
-}
-
-// soonest is the shorter of two waits, where zero is none.
-func soonest(a, b time.Duration) time.Duration {
-	if a == 0 || b > 0 && b < a {
-		return b
-	}
-	return a
+	return reconcile.Result{RequeueAfter: soonest.Of(wait, later)}, nil
 }
 
 // read returns the employer from the cache, or live if it has left the cache and may still be needed. Nil means
@@ -259,16 +252,16 @@ func (r *employerController) ensureResources(
 		switch {
 		case e.selectors[i] != nil:
 			now, later := r.provisionOne(ctx, object, a, state)
-			changed, wait = changed || now, soonest(wait, later)
+			changed, wait = changed || now, soonest.Of(wait, later)
 		case e.holders[i]:
 			gone, later := r.removeFrom(ctx, object, a)
 			if gone {
 				released = append(released, namesOf(object, a)...)
 			}
-			wait = soonest(wait, later)
+			wait = soonest.Of(wait, later)
 		}
 		left, later := r.abandonedPlaces(object, a, e.selectors[i] != nil)
-		released, wait = append(released, left...), soonest(wait, later)
+		released, wait = append(released, left...), soonest.Of(wait, later)
 	}
 	if changed {
 		r.refresh(ctx, client.ObjectKeyFromObject(object))
@@ -499,7 +492,7 @@ func (r *employerController) employsUnmanaged(ctx context.Context, key client.Ob
 		if slices.Contains(expectedKeys(r.kind, pod), api.EmployerKey(r.kind, key)) {
 			found = true
 			r.pods.unmanagedPods.add(client.ObjectKeyFromObject(pod))
-			r.pods.podQueue.wake(client.ObjectKeyFromObject(pod))
+			r.pods.podQueue.Add(client.ObjectKeyFromObject(pod))
 		}
 		return true
 	}, client.InNamespace(key.Namespace))

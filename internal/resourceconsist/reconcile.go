@@ -239,7 +239,7 @@ func (c *podController) write(
 		c.backendConditions.reportPod(key, nil)
 		for _, employer := range expectedKeys(c.kind, pod) { // there is no event of this Pod
 			if name, ok := keyOf(c.kind, employer); ok {
-				c.employerQueue.wake(name)
+				c.employerQueue.Add(name)
 			}
 		}
 		return reconcile.Result{}, nil

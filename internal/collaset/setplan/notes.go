@@ -8,6 +8,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/soonest"
 )
 
 // notes collect what a decision tells beside its actions: what Pods wait for, and when to decide again.
@@ -50,9 +51,7 @@ func (n *notes) count(reason string, message ...string) {
 
 // look asks for another decision after a time.
 func (n *notes) look(in time.Duration) {
-	if in > 0 && (n.nextLook == 0 || in < n.nextLook) {
-		n.nextLook = in
-	}
+	n.nextLook = soonest.Of(n.nextLook, in)
 }
 
 // due reports whether the operator may act on the Pod now: it has permission, and the delay has passed since it first

@@ -21,6 +21,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/soonest"
 )
 
 // Snapshot is all that a decision depends on.
@@ -123,7 +124,7 @@ func Decide(s Snapshot) Plan {
 		Step:     podops.Step{Change: first.Then(s.Pod, step.Change), ServiceReady: step.ServiceReady},
 		Try:      untried || tryFirst(s, marked),
 		Overdue:  overdue,
-		NextLook: Soonest(nextLook, held, comes, retryIn(s, marked)),
+		NextLook: soonest.Of(nextLook, held, comes, retryIn(s, marked)),
 	}
 	plan.Report = report(s, stillOverdue(overdue, plan.Step.Apply(s.Pod)))
 	return plan

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/soonest"
 )
 
 // Overdue is an operation whose phase has taken longer than its deadline.
@@ -38,7 +39,7 @@ func overdueOperations(v podops.View, s Snapshot) (overdue []Overdue, nextLook t
 			since = s.Now
 		}
 		if left := deadline.After - s.Now.Sub(since); left > 0 {
-			nextLook = Soonest(nextLook, left)
+			nextLook = soonest.Of(nextLook, left)
 			continue
 		}
 		if waits == nil {

@@ -54,13 +54,3 @@ func unheld(v podops.View, s Snapshot) (ids podops.Waived, left time.Duration) {
 	}
 	return ids, 0
 }
-
-// Soonest is the smallest of waits of which zero means never.
-func Soonest(waits ...time.Duration) (first time.Duration) {
-	for _, w := range waits {
-		if w > 0 && (first == 0 || w < first) {
-			first = w
-		}
-	}
-	return first
-}

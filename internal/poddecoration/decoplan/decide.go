@@ -15,6 +15,7 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/decoration"
 	"kusionstack.io/kuperator/internal/shorten"
+	"kusionstack.io/kuperator/internal/soonest"
 )
 
 // maxWrites is how many Pods one decision tells, and how many writes there may be for it to begin another update. What
@@ -278,9 +279,7 @@ func (r *deciding) block(p *Pod, reason, why string) {
 
 // look asks for the next decision after at most this time.
 func (d *decision) look(in time.Duration) {
-	if in > 0 && (d.plan.NextLook == 0 || in < d.plan.NextLook) {
-		d.plan.NextLook = in
-	}
+	d.plan.NextLook = soonest.Of(d.plan.NextLook, in)
 }
 
 // costOrder puts first the Pods whose update costs least service: those that do not serve, then the youngest.

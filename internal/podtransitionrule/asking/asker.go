@@ -14,16 +14,16 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	kubeclient "sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/callout"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking/exchange"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
+	"kusionstack.io/kuperator/internal/soonest"
+	"kusionstack.io/kuperator/internal/wake"
 )
 
 const (
@@ -38,6 +38,7 @@ const (
 type Asker struct {
 	client  *callout.Client
 	secrets *secrets
+	queue   wake.Queue
 	direct  kubeclient.Reader // past the cache
 	clock   clock.PassiveClock
 	strict  bool          // see Options
@@ -47,7 +48,6 @@ type Asker struct {
 	namespaces map[string]*namespace
 	turns      *exchange.Turns[*inquiry]        // of those that may have a request to make
 	launch     func(*inquiry, exchange.Request) // nil before Start
-	wake       func(reconcile.Request)          // nil before the source started
 }
 
 // namespace is what is asked for the rules of one namespace.
@@ -113,14 +113,7 @@ func (a *Asker) Start(ctx context.Context) error {
 }
 
 // Source wakes the decision on a namespace when something was heard for it.
-func (a *Asker) Source() source.Source {
-	return source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.wake = func(r reconcile.Request) { queue.Add(r) }
-		return nil
-	})
-}
+func (a *Asker) Source() source.Source { return &a.queue }
 
 // Heard returns what is known now about the rules of a namespace, as the cache shows them. Tasks that status has and
 // this process does not know are taken over.
@@ -182,9 +175,7 @@ func (a *Asker) Ask(name string, questions []grants.Question) time.Duration {
 			shortest = readyLook
 		}
 		if at, some := i.Due(); some {
-			if wait := max(at.Sub(now), shortest); next == 0 || wait < next {
-				next = wait
-			}
+			next = soonest.Of(next, max(at.Sub(now), shortest))
 		}
 	}
 	return next

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/callout"
@@ -36,8 +35,8 @@ func (a *Asker) serve(ctx context.Context, i *inquiry, r exchange.Request) {
 	a.turns.End(i.namespace, i.rule, took, a.clock.Now())
 	a.makeReady(i)
 	a.serveReady()
-	if a.wake != nil && !i.gone {
-		a.wake(reconcile.Request{NamespacedName: types.NamespacedName{Name: i.namespace}})
+	if !i.gone {
+		a.queue.Add(types.NamespacedName{Name: i.namespace})
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/soonest"
 )
 
 const (
@@ -54,7 +55,7 @@ func (d *decision) plan() Plan {
 			}
 			if old.UpdateTime != nil {
 				if wait := countersEvery - d.Now.Sub(old.UpdateTime.Time); wait > 0 && wait <= countersEvery {
-					plan.NextLook = Soonest(plan.NextLook, wait)
+					plan.NextLook = soonest.Of(plan.NextLook, wait)
 					continue
 				}
 			}
@@ -102,14 +103,6 @@ func sameGrant(a, b appsv1alpha1.PodGrant) bool {
 func sameDetail(a, b appsv1alpha1.TransitionDetail) bool {
 	return a.Name == b.Name && a.Stage == b.Stage && a.Passed == b.Passed &&
 		slices.Equal(a.PassedRules, b.PassedRules) && slices.Equal(a.RejectInfo, b.RejectInfo)
-}
-
-// Soonest is the shorter of two waits, of which zero is none.
-func Soonest(a, b time.Duration) time.Duration {
-	if a == 0 || b == 0 {
-		return max(a, b)
-	}
-	return min(a, b)
 }
 
 func sortedGrants(grants []appsv1alpha1.PodGrant) []appsv1alpha1.PodGrant {

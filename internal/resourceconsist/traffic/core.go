@@ -33,6 +33,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/soonest"
 )
 
 // Snapshot is one Pod with its employers of one kind, as observed.
@@ -474,7 +475,5 @@ func (d *decision) wait(e Employer, r Reason) {
 }
 
 func (d *decision) lookIn(after time.Duration) {
-	if after > 0 && (d.plan.NextLook == 0 || after < d.plan.NextLook) {
-		d.plan.NextLook = after
-	}
+	d.plan.NextLook = soonest.Of(d.plan.NextLook, after)
 }

@@ -27,7 +27,7 @@ const door, behindDoor = Module + "/api/resourceconsist/setup", "resourceconsist
 var (
 	// shared may be imported by every component, forTests by its tests as well.
 	shared = []string{"bootstrap", "callout", "decoration", "drain", "failures", "freeze", "freshness", "imagename",
-		"livelist", "metric", "ondemand", "podcache", "remembered", "revision", "shorten"}
+		"livelist", "metric", "ondemand", "podcache", "remembered", "revision", "shorten", "soonest", "wake"}
 	forTests = []string{"testkit"}
 	// tools are what commands for people import: no components, and imported by none. Of a component they may use what
 	// does no I/O, its decisions.
@@ -48,7 +48,7 @@ var (
 	// light is all that kinds, keys and decisions import from other modules.
 	light = []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/utils/ptr"}
 	// forDecisions is what decisions may import of shared.
-	forDecisions = []string{"decoration", "drain", "imagename", "shorten"}
+	forDecisions = []string{"decoration", "drain", "imagename", "shorten", "soonest"}
 )
 
 // Broken lists every import that breaks a rule, as a sentence each, in the order of packages. A component is what a
