@@ -95,13 +95,20 @@ func (s *space) applyRule(obj *appsv1alpha1.PodTransitionRule, e Event) {
 	}
 	r.selector = selector
 	before := r.shares
-	r.shares, r.loose, r.servedLive, r.out = map[types.UID]*share{}, 0, 0, 0
-	for _, p := range s.pods {
-		r.count(p, 1)
-	}
+	s.recount(r)
 	for uid, part := range r.shares {
 		if was := before[uid]; was != nil {
 			part.peak = was.peak
+		}
+	}
+}
+
+// recount counts the Pods that a rule selects.
+func (s *space) recount(r *rule) {
+	r.shares, r.loose, r.servedLive, r.out = map[types.UID]*share{}, 0, 0, 0
+	for _, p := range s.pods {
+		if !p.surplus { // as in countPod
+			r.count(p, 1)
 		}
 	}
 }

@@ -358,6 +358,18 @@ func TestChecker(t *testing.T) {
 			s.apply(aPod(4, inPlaceOf("web-0")))
 			s.apply(aPod(1, offline))
 		}},
+		"a Pod in whose place another one serves takes no room of a rule that has changed, either": {events: func(s *story) {
+			s.apply(aPod(0, replacedBy("4")))
+			s.apply(aPod(4, inPlaceOf("web-0")))
+			s.apply(aPod(0, replacedBy("4"), offline))
+			changed := maxUnavailable("2")
+			changed.Generation = 2
+			s.apply(changed)
+			s.event(aPod(0, replacedBy("4"), offline, terminating), true)
+			s.now = s.now.Add(time.Minute)
+			s.apply(aPod(1, offline))
+			s.apply(aPod(2, offline))
+		}},
 		"a Pod and its replacement that are both out take the room of one": {want: []Invariant{Budget},
 			events: func(s *story) {
 				s.apply(aPod(0, replacedBy("4"), offline))
