@@ -67,7 +67,8 @@ type share struct {
 	// live are those that have not run to their end, servedLive those of them that were Ready once; served counts Pods
 	// that have run to their end too.
 	live, servedLive, served int
-	// peak is the number of Pods that once served at a time, at most what was wanted since.
+	// peak is the number of Pods that once served at a time, two that take each other's place as one, at most what was
+	// wanted since.
 	peak int
 }
 
@@ -257,7 +258,7 @@ func (s *space) allow(r *rule, when time.Time) {
 			continue
 		}
 		r.desired += o.wanted
-		part.peak = min(max(part.peak, part.servedLive), o.wanted)
+		part.peak = min(max(part.peak, part.servedLive-s.doubled(uid)), o.wanted)
 		r.missing += max(0, part.peak-part.served)
 	}
 	allowed := allowance(r.obj, r.desired, max(r.servedLive-r.desired, 0))
@@ -265,6 +266,23 @@ func (s *space) allow(r *rule, when time.Time) {
 		r.formerly, r.formerlyUntil = max(r.allowed, r.stillFormerly(when)), when.Add(s.options.Settle)
 	}
 	r.allowed = allowed
+}
+
+// doubled is how many Pods of an owner count beside the one whose place they take: both have been Ready, and neither has
+// run to its end or is surplus.
+func (s *space) doubled(owner types.UID) (n int) {
+	counts := func(p *pod) bool { return p != nil && p.owner == owner && p.served && !p.surplus && !ended(p.obj) }
+	for origin, successors := range s.newOf {
+		if !counts(s.pods[origin]) {
+			continue
+		}
+		for _, p := range successors {
+			if counts(p) {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 func (r *rule) stillFormerly(when time.Time) int {

@@ -370,6 +370,15 @@ func TestChecker(t *testing.T) {
 			s.apply(aPod(1, offline))
 			s.apply(aPod(2, offline))
 		}},
+		"a Pod and its replacement that both serve are one, also where more are wanted than have served": {
+			events: func(s *story) {
+				s.apply(collaSet(5))
+				s.apply(aPod(4, inPlaceOf("web-0")))
+				s.apply(aPod(1, offline))
+				s.apply(aPod(1))
+				s.apply(aPod(0, replacedBy("4"), offline))
+				s.apply(aPod(2, offline))
+			}},
 		"a Pod and its replacement that are both out take the room of one": {want: []Invariant{Budget},
 			events: func(s *story) {
 				s.apply(aPod(0, replacedBy("4"), offline))
