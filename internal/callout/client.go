@@ -159,6 +159,10 @@ func (c *Client) Ask(ctx context.Context, q Call) ([]byte, error) {
 		return nil, a.explain(err)
 	}
 	defer func() { _ = response.Body.Close() }()
+	// A server that ends its answer because the connection is being closed may be faster than its end.
+	if err := within.Err(); err != nil {
+		return nil, a.explain(err)
+	}
 	if response.StatusCode < 200 || response.StatusCode > 299 {
 		return nil, &BadStatus{Host: target.Host, Code: response.StatusCode, RetryAfter: response.Header.Get("Retry-After")}
 	}

@@ -1,6 +1,7 @@
 package callout
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"testing"
 	"time"
 
@@ -107,6 +109,19 @@ func TestACallMayHaveLessTime(t *testing.T) {
 	_, err = local(t, func(o *Options) { o.Timeout = 60 * time.Millisecond }).Ask(t.Context(),
 		Call{Method: http.MethodGet, URL: server.URL, Timeout: time.Hour})
 	require.ErrorContains(t, err, "did not answer within 60ms")
+}
+
+// TestAnAnswerToACallThatIsOverIsNone: the answer may arrive while the connection is being closed.
+func TestAnAnswerToACallThatIsOverIsNone(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(server.Close)
+	c := local(t)
+	for range 100 {
+		ctx, cancel := context.WithCancel(t.Context())
+		traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotFirstResponseByte: cancel})
+		_, err := c.Ask(traced, Call{Method: http.MethodGet, URL: server.URL})
+		require.ErrorIs(t, err, context.Canceled)
+	}
 }
 
 func TestCredentialsThatCannotBeUsedAreNotSent(t *testing.T) {
