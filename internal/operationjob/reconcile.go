@@ -20,6 +20,7 @@ import (
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/operationjob/jobplan"
 	"kusionstack.io/kuperator/internal/remembered"
+	"kusionstack.io/kuperator/internal/soonest"
 )
 
 const (
@@ -100,8 +101,8 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	r.writes.Conflicts.None(req.NamespacedName)
 	next := plan.NextLook
-	if !allWatched && (next == 0 || next > pollInterval) {
-		next = pollInterval
+	if !allWatched {
+		next = soonest.Of(next, pollInterval)
 	}
 	return ctrl.Result{RequeueAfter: next}, nil
 }

@@ -62,7 +62,7 @@ func (r *reconciler) annotate(
 		ns.waiting[note.PodUID] = w
 		changes := note.Differences(func(key, text string) bool {
 			wait := r.ripensIn(w, key, text, now)
-			next = soonest.Of(next, max(wait, 0))
+			next = soonest.Of(next, wait)
 			return wait == 0
 		})
 		switch again := noteAgain - now.Sub(w.asked); {

@@ -12,6 +12,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/shorten"
+	"kusionstack.io/kuperator/internal/soonest"
 )
 
 const (
@@ -91,9 +92,7 @@ func isOver(p appsv1alpha1.OperationProgress) bool {
 
 // decideWithin has the next decision be made in time.
 func (d *decision) decideWithin(after time.Duration) {
-	if d.plan.NextLook == 0 || after < d.plan.NextLook {
-		d.plan.NextLook = max(after, time.Millisecond)
-	}
+	d.plan.NextLook = soonest.Of(d.plan.NextLook, max(after, time.Millisecond))
 }
 
 // record stores which Pods the targets are.
