@@ -378,8 +378,8 @@ func (p *process) replace(path string) {
 	p.kill()
 }
 
-// plant writes the changed sources into a folder, and returns the module's and the list of what replaces what.
-func plant(t *testing.T, dir string, changes []sourceChange) (module, list string) {
+// build builds changed sources, which it writes into a folder, by a command with further arguments.
+func build(t *testing.T, dir string, changes []sourceChange, args ...string) {
 	t.Helper()
 	module, err := filepath.Abs(root)
 	require.NoError(t, err)
@@ -387,7 +387,10 @@ func plant(t *testing.T, dir string, changes []sourceChange) (module, list strin
 	for _, c := range changes {
 		planted.Change(filepath.Join(module, c.file), c.from, c.to)
 	}
-	return module, planted.Write()
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"build", "-overlay", planted.Write()}, args...)...)
+	cmd.Dir = module
+	output, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(output))
 }
 
 // TestPlantedBugsFitTheSources compiles what is changed, and no more: it is quick, and about those too that only the
@@ -396,15 +399,11 @@ func TestPlantedBugsFitTheSources(t *testing.T) {
 	planted := append(bugs(), untrusted, bug{name: "narrow bounds", changes: narrowBounds})
 	for _, b := range planted {
 		t.Run(b.name, func(t *testing.T) {
-			module, list := plant(t, t.TempDir(), b.changes)
-			args := []string{"build", "-overlay", list}
+			var packages []string
 			for _, c := range b.changes {
-				args = append(args, "./"+filepath.Dir(c.file))
+				packages = append(packages, "./"+filepath.Dir(c.file))
 			}
-			cmd := exec.CommandContext(t.Context(), "go", args...)
-			cmd.Dir = module
-			output, err := cmd.CombinedOutput()
-			require.NoError(t, err, string(output))
+			build(t, t.TempDir(), b.changes, packages...)
 		})
 	}
 }
@@ -419,11 +418,7 @@ func (p *plane) buildPlanted(t *testing.T, b bug) string {
 func (p *plane) buildChanged(t *testing.T, name, component string, changes []sourceChange) string {
 	t.Helper()
 	dir := filepath.Join(p.dir, "planted", name)
-	module, planted := plant(t, dir, changes)
 	program := filepath.Join(dir, component)
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-overlay", planted, "-o", program, "./cmd/"+component)
-	cmd.Dir = module
-	output, err := cmd.CombinedOutput()
-	require.NoError(t, err, string(output))
+	build(t, dir, changes, "-o", program, "./cmd/"+component)
 	return program
 }

@@ -108,18 +108,13 @@ func (s *space) applyRule(obj *appsv1alpha1.PodTransitionRule, e Event) {
 func (s *space) recount(r *rule) {
 	r.shares, r.loose, r.servedLive, r.out = map[types.UID]*share{}, 0, 0, 0
 	for _, p := range s.pods {
-		if !p.surplus { // as in countPod
-			r.count(p, 1)
-		}
+		r.count(p, 1)
 	}
 }
 
 // countPod adds a Pod to what is counted, or with -1 takes it away.
 func (s *space) countPod(p *pod, by int) {
-	if p.surplus {
-		return // no rule counts it: as many serve without it
-	}
-	if p.owner != "" && !ended(p.obj) {
+	if p.owner != "" && !p.surplus && !ended(p.obj) {
 		o := s.ownerOf(p.owner)
 		if o.all += by; isLive(p.obj) {
 			o.live += by
@@ -131,8 +126,8 @@ func (s *space) countPod(p *pod, by int) {
 }
 
 func (r *rule) count(p *pod, by int) {
-	if !r.selects(p.obj) {
-		return
+	if p.surplus || !r.selects(p.obj) {
+		return // without a surplus Pod as many serve
 	}
 	if p.out {
 		r.out += by
@@ -268,8 +263,8 @@ func (s *space) allow(r *rule, when time.Time) {
 	r.allowed = allowed
 }
 
-// doubled is how many Pods of an owner count beside the one whose place they take: both have been Ready, and neither has
-// run to its end or is surplus.
+// doubled is how many Pods of an owner count beside the one whose place they take: both have been Ready, and neither
+// has run to its end or is surplus.
 func (s *space) doubled(owner types.UID) (n int) {
 	counts := func(p *pod) bool { return p != nil && p.owner == owner && p.served && !p.surplus && !ended(p.obj) }
 	for origin, successors := range s.newOf {
