@@ -674,8 +674,8 @@ func TestAnEmployerIsToldThatOneOfAnotherKindHasItsFinalizer(t *testing.T) {
 	condition := conditionOn(b.service())
 	require.NotNil(t, condition)
 	require.Equal(t, api.ConditionReasonFinalizerShared, condition.Reason)
-	require.Equal(t, "the finalizer "+api.Finalizer("web")+" is also that of Gateway/shop/web, so Pods of both wait until "+
-		"both have let go of them: give one of them another name", condition.Message)
+	require.Equal(t, "the finalizer "+api.Finalizer("web")+" is also that of Gateway/shop/web, so Pods of both wait "+
+		"until both have let go of them: give one of them another name", condition.Message)
 	require.Len(t, b.told(), 1)
 }
 

@@ -82,6 +82,6 @@ func problemOf(s *Identity, replicas int) string {
 		return ""
 	}
 	return fmt.Sprintf("with names in persistent sequence a Pod's name is its hostname as well, and %s is none: %s; "+
-		"set spec.namingStrategy.podNamingSuffixPolicy to Random, or create a CollaSet with a shorter name and without dots; "+
-		"no Pod is created or removed meanwhile", name, unfit[0])
+		"set spec.namingStrategy.podNamingSuffixPolicy to Random, or create a CollaSet with a shorter name and "+
+		"without dots; no Pod is created or removed meanwhile", name, unfit[0])
 }
