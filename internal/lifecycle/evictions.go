@@ -247,14 +247,15 @@ func (r *responder) read(ctx context.Context, pod *corev1.Pod) (drain.Request, e
 		NamespaceLabel: state.GracefulDeletion}, nil
 }
 
-// answer writes our part of the status of an Eviction, if it is to change. What the API server refuses is not insisted
-// on: the turn is over, or a clock is wrong.
+// answer writes our part of the status of an Eviction, if it is to change. It returns a conflict if the Eviction has
+// changed since it was read: the turn may be over. What the API server refuses as invalid is not insisted on: a clock is
+// wrong.
 func (r *responder) answer(ctx context.Context, eviction *lifecyclev1alpha1.Eviction, answer drain.Answer) error {
 	if answer.Status == nil {
 		return nil
 	}
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": eviction.UID},
+		"metadata": map[string]any{"uid": eviction.UID, "resourceVersion": eviction.ResourceVersion},
 		"status":   map[string]any{"responders": []any{answer.Status}},
 	})
 	if err != nil {
@@ -262,7 +263,7 @@ func (r *responder) answer(ctx context.Context, eviction *lifecyclev1alpha1.Evic
 	}
 	err = r.client.Status().Patch(ctx, eviction, client.RawPatch(types.StrategicMergePatchType, patch))
 	if apierrors.IsInvalid(err) {
-		ctrl.LoggerFrom(ctx).Info("the API server refuses an answer: the turn has ended, or a clock is wrong",
+		ctrl.LoggerFrom(ctx).Info("the API server refuses an answer: a clock is wrong",
 			"eviction", eviction.Name, "reason", err.Error())
 		return nil
 	}

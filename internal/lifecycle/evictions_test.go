@@ -222,7 +222,29 @@ func TestAPodThatHasChangedIsMarkedSoon(t *testing.T) {
 	w.requireAskers(podops.AskerEvictionRequest)
 }
 
-// TestAnAnswerThatIsRefusedIsNotInsistedOn: the turn has ended meanwhile.
+// TestATurnThatEndsMeanwhileIsNotAnswered: the API server would refuse the answer, and the mark is taken back soon.
+func TestATurnThatEndsMeanwhileIsNotAnswered(t *testing.T) {
+	w := newEvictionWorld(t, interceptor.Funcs{})
+	w.live = interceptor.NewClient(w.api.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object,
+			opts ...client.GetOption) error {
+			if err := c.Get(ctx, key, obj, opts...); err != nil {
+				return err
+			}
+			if read, ok := obj.(*lifecyclev1alpha1.Eviction); ok {
+				ended := read.DeepCopy()
+				ended.Status.TargetResponders[0].State = lifecyclev1alpha1.ResponderStateCanceled
+				return c.Update(ctx, ended)
+			}
+			return nil
+		}})
+	require.Equal(t, evictionRetry, w.reconcile().RequeueAfter)
+	require.Nil(t, w.said().HeartbeatTime)
+	w.reconcile()
+	w.requireAskers()
+}
+
+// TestAnAnswerThatIsRefusedIsNotInsistedOn: a clock is wrong.
 func TestAnAnswerThatIsRefusedIsNotInsistedOn(t *testing.T) {
 	w := newEvictionWorld(t, interceptor.Funcs{})
 	w.client = interceptor.NewClient(w.api.(client.WithWatch), interceptor.Funcs{

@@ -216,14 +216,18 @@ func TestEvictionRequests(t *testing.T) {
 
 	requests, err := w.Requests(since)
 	require.NoError(t, err)
-	writes := 0
+	accepted := 0
 	for _, r := range requests {
-		if r.Component() == suite.Lifecycle && r.Resource == "evictions" && r.Verb == "patch" {
-			writes++
-			assert.Equal(t, http.StatusOK, r.Code, "%s %s", r, r.URI)
+		if r.Component() != suite.Lifecycle || r.Resource != "evictions" || r.Verb != "patch" {
+			continue
+		}
+		// A conflict: the Eviction has changed since it was read.
+		assert.Contains(t, []int{http.StatusOK, http.StatusConflict}, r.Code, "%s %s", r, r.URI)
+		if r.Code == http.StatusOK {
+			accepted++
 		}
 	}
-	assert.Greater(t, writes, 10, "answers that the API server accepted")
+	assert.Greater(t, accepted, 10, "answers that the API server accepted")
 	report := o.Settled(t.Context())
 	require.NoError(t, report.Err())
 }
