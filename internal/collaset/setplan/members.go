@@ -188,11 +188,12 @@ type item struct {
 	ranks             []int
 	// Rollout. inScope is true if the update strategy wants the Pod at the updated revision. goal is what it is to be made
 	// of; undecorated is the reason if that is not what it was told, "" otherwise, and why says it to people. method is
-	// how it gets to its goal, once that is known to be due.
+	// how it gets to its goal, once that is known to be due, and trials are what the API server has to accept first.
 	inScope          bool
 	goal             Form
 	undecorated, why string
 	method           updateMethod
+	trials           []Trial
 	// Replacement. replaceFor is why there is to be one. handed is true if the Pod is on its way out because its replacement
 	// serves; change and event are for Plan.Labels.
 	replaceFor replaceReason

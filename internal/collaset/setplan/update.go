@@ -132,13 +132,13 @@ func (u *updating) update() {
 // takes reports whether a Pod can get to its goal; why not is a blocker.
 func (u *updating) takes(it *item) bool {
 	w, reason, message := u.methodOf(it)
-	it.method = w
+	it.method, it.trials = w, u.trialsFor(it, w)
 	if w == refuse {
 		u.notes.block(it, reason, message)
 		u.notes.refused = true
 		return false
 	}
-	return !u.api.refusedBy(it, u.trialsFor(it, w)...)
+	return !u.api.refusedBy(it, it.trials...)
 }
 
 // changeQuietly has a Pod updated while it serves: that is no operation of the protocol. New resources come to no
@@ -153,7 +153,7 @@ func (u *updating) changeQuietly(it *item) {
 		u.notes.more = true
 	case u.resizes(it) && !u.budget.allows(it):
 		u.notes.block(it, BlockMaxUnavailable, u.budgetSpent())
-	case !u.api.tried(it, verdictLasts, u.trialsFor(it, quietly)...), u.claimsFirst(it):
+	case !u.api.tried(it, verdictLasts, it.trials...), u.claimsFirst(it):
 	default:
 		u.budget.take(it)
 		u.do.Changes = append(u.do.Changes, PodChange{it.Pod, it.goal})
@@ -213,6 +213,7 @@ func (u *updating) carriedQuietly(it *item) (begin bool) {
 		return false
 	}
 	it.method, _, _ = u.methodOf(it)
+	it.trials = u.trialsFor(it, it.method)
 	return true
 }
 
@@ -253,7 +254,7 @@ func (u *updating) start(ready []*item) {
 		case !u.Protocol && i >= u.Limits.Begins:
 			u.notes.more = true
 			return
-		case !u.api.tried(it, verdictLasts, u.trialsFor(it, it.method)...):
+		case !u.api.tried(it, verdictLasts, it.trials...):
 		case !u.budget.allows(it) && (u.Protocol || it.Available):
 			u.notes.block(it, BlockMaxUnavailable, u.budgetSpent())
 			u.queue(it)
