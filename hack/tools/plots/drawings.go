@@ -37,7 +37,7 @@ var drawings = []drawing{
 	{"operations.svg", "Writes to each Pod, by operation, rules and adapters.", operations},
 	{"growth-time.svg", "Time of an update in place among more and more Pods: level is linear.", growthTime},
 	{"growth-cost.svg", "CPU for each Pod in that update.", growthCost},
-	{"cpu.svg", "CPU of the five programs in an update in place.", cpu},
+	{"cpu.svg", "CPU of the programs in an update in place.", cpu},
 	{"memory.svg", "Memory at rest, among managed and other Pods.", memory},
 }
 
@@ -223,12 +223,12 @@ func growthCost(results []result, path string) error {
 	found := append(where(suite, oneSet), where(server, oneSet)...)
 	p := newPlot("CPU of an update in place under a rule of 20 %", "Pods in one CollaSet", "CPU for each Pod, ms")
 	if err := lines(p, found, "pods", func(r result) string {
-		return map[string]string{"CPU of the suite": "the five programs", "CPU of the API server": "API server"}[r.Name]
+		return map[string]string{"CPU of the suite": "all programs", "CPU of the API server": "API server"}[r.Name]
 	}); err != nil {
 		return err
 	}
 	pods(p, found, "pods")
-	level(p, goalCPU, fmt.Sprintf("goal of the five programs: %d ms", goalCPU))
+	level(p, goalCPU, fmt.Sprintf("goal of all programs: %d ms", goalCPU))
 	return save(p, path)
 }
 
@@ -258,7 +258,7 @@ func cpu(results []result, path string) error {
 	if !measured {
 		return errNotMeasured
 	}
-	p := newPlot("CPU of the five programs, update in place", "", "CPU seconds for 1,000 Pods")
+	p := newPlot("CPU of the programs, update in place", "", "CPU seconds for 1,000 Pods")
 	if err := bars(p, groupsOf(all), order, values); err != nil {
 		return err
 	}
