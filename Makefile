@@ -224,7 +224,7 @@ fuzz: ## Fuzz each target for a while (FUZZTIME=, PKG=)
 	done
 
 .PHONY: bench
-bench: ## Measure, most of it against a local cluster, and print the table of goals (BENCH=, for example rollout; two hours)
+bench: ## Measure, most of it against a local cluster, and print the table of goals (BENCH=, such as rollout; two hours)
 	assets="$$(go run ./hack/localkube assets)" && KUBEBUILDER_ASSETS="$$assets" go run ./hack/bench --run '$(BENCH)'
 
 .PHONY: bench-goals

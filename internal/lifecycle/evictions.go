@@ -248,8 +248,8 @@ func (r *responder) read(ctx context.Context, pod *corev1.Pod) (drain.Request, e
 }
 
 // answer writes our part of the status of an Eviction, if it is to change. It returns a conflict if the Eviction has
-// changed since it was read: the turn may be over. What the API server refuses as invalid is not insisted on: a clock is
-// wrong.
+// changed since it was read: the turn may be over. What the API server refuses as invalid is not insisted on: a clock
+// is wrong.
 func (r *responder) answer(ctx context.Context, eviction *lifecyclev1alpha1.Eviction, answer drain.Answer) error {
 	if answer.Status == nil {
 		return nil

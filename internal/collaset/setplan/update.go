@@ -129,11 +129,17 @@ func (u *updating) update() {
 	}
 }
 
+// choose notes how a Pod gets to its goal; reason and message are why it cannot.
+func (u *updating) choose(it *item) (reason, message string) {
+	it.method, reason, message = u.methodOf(it)
+	it.trials = u.trialsFor(it, it.method)
+	return reason, message
+}
+
 // takes reports whether a Pod can get to its goal; why not is a blocker.
 func (u *updating) takes(it *item) bool {
-	w, reason, message := u.methodOf(it)
-	it.method, it.trials = w, u.trialsFor(it, w)
-	if w == refuse {
+	reason, message := u.choose(it)
+	if it.method == refuse {
 		u.notes.block(it, reason, message)
 		u.notes.refused = true
 		return false
@@ -212,8 +218,7 @@ func (u *updating) carriedQuietly(it *item) (begin bool) {
 	if it.ToDelete || it.putOff || u.api.refusedBy(it, u.trialsFor(it, way)...) {
 		return false
 	}
-	it.method, _, _ = u.methodOf(it)
-	it.trials = u.trialsFor(it, it.method)
+	u.choose(it)
 	return true
 }
 
